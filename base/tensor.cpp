@@ -1,0 +1,183 @@
+#include "base/tensor.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace assay {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::byte kRedZoneByte{0xA5};
+
+constexpr std::size_t RoundUpToPage(std::size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+// A tensor takes [red zone][payload][rest of the page + red zone].
+std::size_t SlotBytes(const TensorLayout& layout) {
+  return kRedZoneBytes + RoundUpToPage(DTypeBytes(layout.dtype, ElementCount(layout.shape))) +
+         kRedZoneBytes;
+}
+
+// The guard bytes after a tensor start right behind its last byte.
+std::size_t TailBytes(const Tensor& tensor) {
+  return RoundUpToPage(tensor.bytes()) - tensor.bytes() + kRedZoneBytes;
+}
+
+std::optional<std::size_t> FirstDamage(const std::byte* zone, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (zone[i] != kRedZoneByte) return i;
+  }
+  return std::nullopt;
+}
+
+std::byte* MapOrThrow(std::size_t size, int flags, int fd) {
+  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (p == MAP_FAILED) {
+    BadInput("cannot map " + std::to_string(size) + " bytes for tensors: " + std::strerror(errno));
+  }
+  return static_cast<std::byte*>(p);
+}
+
+}  // namespace
+
+std::int64_t ElementCount(const Shape& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > (1LL << 62)) {
+      BadInput("shape " + ShapeText(shape) + " has no usable element count");
+    }
+  }
+  return count;
+}
+
+std::string ShapeText(const Shape& shape) {
+  std::string text = "[";
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    if (d != 0) text += ',';
+    text += std::to_string(shape[d]);
+  }
+  return text + "]";
+}
+
+void Tensor::RequireDType(DType wanted) const {
+  if (wanted != dtype) {
+    throw Error(Fault::kInternal, "tensor '" + name + "' is " + std::string(DTypeName(dtype)) +
+                                      ", read as " + std::string(DTypeName(wanted)));
+  }
+}
+
+Bundle::Arena::~Arena() {
+  if (base != nullptr) munmap(base, size);
+  if (fd >= 0) close(fd);
+}
+
+std::size_t Bundle::ArenaBytes(const std::vector<TensorLayout>& layouts) {
+  std::size_t total = 0;
+  for (const TensorLayout& layout : layouts) total += SlotBytes(layout);
+  return total == 0 ? kPage : total;
+}
+
+Bundle Bundle::Place(const std::vector<TensorLayout>& layouts, std::byte* base, int fd) {
+  Bundle bundle;
+  bundle.arena_ = std::make_shared<Arena>(base, ArenaBytes(layouts), fd);
+  std::byte* slot = base;
+  for (const TensorLayout& layout : layouts) {
+    bundle.tensors_.push_back({layout.name, layout.dtype, layout.shape, slot + kRedZoneBytes});
+    slot += SlotBytes(layout);
+  }
+  return bundle;
+}
+
+Bundle Bundle::Allocate(const std::vector<TensorLayout>& layouts) {
+  std::byte* base = MapOrThrow(ArenaBytes(layouts), MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  Bundle bundle = Place(layouts, base, -1);
+  bundle.WriteRedZones();
+  return bundle;
+}
+
+Bundle Bundle::AllocateShared(const std::vector<TensorLayout>& layouts) {
+  const std::size_t size = ArenaBytes(layouts);
+  const int fd = memfd_create("assay-bundle", MFD_CLOEXEC);
+  if (fd < 0) BadInput(std::string("memfd_create failed: ") + std::strerror(errno));
+  if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
+    close(fd);
+    BadInput("cannot reserve " + std::to_string(size) +
+             " bytes of shared memory: " + std::strerror(errno));
+  }
+  Bundle bundle = Place(layouts, MapOrThrow(size, MAP_SHARED, fd), fd);
+  bundle.WriteRedZones();
+  return bundle;
+}
+
+Bundle Bundle::MapShared(const std::vector<TensorLayout>& layouts, int fd) {
+  return Place(layouts, MapOrThrow(ArenaBytes(layouts), MAP_SHARED, fd), fd);
+}
+
+Tensor* Bundle::find(std::string_view name) {
+  for (Tensor& tensor : tensors_) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+const Tensor* Bundle::find(std::string_view name) const {
+  return const_cast<Bundle*>(this)->find(name);
+}
+
+Tensor& Bundle::operator[](std::string_view name) {
+  Tensor* tensor = find(name);
+  if (tensor == nullptr) {
+    throw Error(Fault::kInternal, "bundle has no tensor '" + std::string(name) + "'");
+  }
+  return *tensor;
+}
+
+const Tensor& Bundle::operator[](std::string_view name) const {
+  return const_cast<Bundle&>(*this)[name];
+}
+
+std::vector<TensorLayout> Bundle::layouts() const {
+  std::vector<TensorLayout> result;
+  for (const Tensor& tensor : tensors_) result.push_back({tensor.name, tensor.dtype, tensor.shape});
+  return result;
+}
+
+std::size_t Bundle::bytes() const {
+  std::size_t total = 0;
+  for (const Tensor& tensor : tensors_) total += tensor.bytes();
+  return total;
+}
+
+void Bundle::Poison() {
+  for (Tensor& tensor : tensors_) {
+    std::memset(tensor.data, IsFloat(tensor.dtype) ? 0xFF : 0x7F, tensor.bytes());
+  }
+}
+
+void Bundle::WriteRedZones() {
+  for (Tensor& tensor : tensors_) {
+    std::memset(tensor.data - kRedZoneBytes, static_cast<int>(kRedZoneByte), kRedZoneBytes);
+    std::memset(tensor.data + tensor.bytes(), static_cast<int>(kRedZoneByte), TailBytes(tensor));
+  }
+}
+
+std::optional<std::string> Bundle::CheckRedZones() const {
+  for (const Tensor& tensor : tensors_) {
+    if (auto at = FirstDamage(tensor.data - kRedZoneBytes, kRedZoneBytes)) {
+      return "tensor '" + tensor.name + "': byte " + std::to_string(kRedZoneBytes - *at) +
+             " before its start was overwritten";
+    }
+    if (auto at = FirstDamage(tensor.data + tensor.bytes(), TailBytes(tensor))) {
+      return "tensor '" + tensor.name + "': byte " + std::to_string(*at) +
+             " behind its end was overwritten";
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace assay

@@ -1,0 +1,51 @@
+# Compiler flags shared by every target, as interface library `assay_flags`.
+add_library(assay_flags INTERFACE)
+target_include_directories(assay_flags INTERFACE ${CMAKE_SOURCE_DIR})
+# -ffp-contract=off: a*b+c rounds the same on every machine unless code says std::fma.
+# -fopenmp-simd: `#pragma omp simd` hints without the OpenMP run-time library.
+target_compile_options(assay_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -ffp-contract=off -fopenmp-simd>)
+if(ASSAY_WERROR)
+  target_compile_options(assay_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(ASSAY_SANITIZE STREQUAL "address")
+  target_compile_options(assay_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
+    -fno-sanitize-recover=undefined)
+  target_link_options(assay_flags INTERFACE -fsanitize=address,undefined)
+elseif(ASSAY_SANITIZE STREQUAL "thread")
+  target_compile_options(assay_flags INTERFACE -fsanitize=thread)
+  target_link_options(assay_flags INTERFACE -fsanitize=thread)
+elseif(NOT ASSAY_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "ASSAY_SANITIZE=${ASSAY_SANITIZE}: use address, thread or nothing")
+endif()
+if(ASSAY_BUNDLE)
+  target_link_options(assay_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
+find_package(Threads REQUIRED)
+target_link_libraries(assay_flags INTERFACE Threads::Threads)
+
+# assay_library(NAME SOURCES... DEPENDS targets...): a static library of one room.
+function(assay_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC assay_flags ${ARG_DEPENDS})
+endfunction()
+
+# assay_test(NAME SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by ctest.
+function(assay_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  if(NOT BUILD_TESTING OR NOT ASSAY_HAVE_GTEST)
+    return()
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE assay_flags ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE ASSAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,3 @@
+#include "cpu/gemm.h"
+
+namespace assay::cpu {}

@@ -1,0 +1,26 @@
+// The explicit list of operator families. (Self-registration would drop rooms from static archives
+// and hide the list.) This is the only file that asks whether CUDA was compiled in.
+#include "ops/registry.h"
+
+namespace assay {
+
+const Family* Registry::FindFamily(std::string_view name) const {
+  for (const Family& family : families_) {
+    if (family.name == name) return &family;
+  }
+  return nullptr;
+}
+
+DefinitionRef Registry::FindDefinition(std::string_view name) const {
+  for (const Family& family : families_) {
+    if (const Definition* definition = family.FindDefinition(name)) return {&family, definition};
+  }
+  return {};
+}
+
+const Registry& BuiltInRegistry() {
+  static const Registry registry({});
+  return registry;
+}
+
+}  // namespace assay

@@ -1,0 +1,61 @@
+// The file that holds every verdict and every timing sample. SQLite in WAL mode, or append-only
+// JSONL when the path ends in .jsonl (the form that machines without SQLite write and `results/`
+// holds). A process killed at any moment loses at most the case in flight.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "replay/result.h"
+
+namespace assay {
+
+inline constexpr int kLedgerVersion = 1;
+
+// What `--resume` compares: a case with the same uuid, backend and build is not run again.
+using CaseKey = std::tuple<std::string, std::string, std::string>;
+
+class Ledger {
+ public:
+  enum class Mode { kReadOnly, kAppend };
+
+  // Throws kInput: missing (read-only), unwritable, not a ledger, or written by a newer version.
+  static Ledger Open(const std::string& path, Mode mode);
+  Ledger(Ledger&&) noexcept;
+  Ledger& operator=(Ledger&&) noexcept;
+  ~Ledger();
+
+  void BeginRun(const RunInfo& run, const Ceilings& ceilings);
+  // One transaction; throws kDevice when the disk is full, and the ledger stays readable.
+  void Add(const std::string& run_id, const CaseResult& result);
+  void FinishRun(const std::string& run_id, const std::string& finished);
+
+  std::vector<RunInfo> Runs() const;                               // oldest first
+  std::vector<CaseResult> Cases(const std::string& run_id) const;  // in the order they ended
+  Ceilings CeilingsOf(const std::string& run_id) const;
+  std::set<CaseKey> Done(const std::string& build) const;
+
+  void StoreCeilings(const Ceilings& ceilings);
+  std::optional<Ceilings> FindCeilings(const std::string& device_id) const;  // newest
+
+  class Store;  // SQLite or JSONL
+
+ private:
+  explicit Ledger(std::unique_ptr<Store> store);
+  std::unique_ptr<Store> store_;
+};
+
+// Stable JSON of results: one object per line in .jsonl ledgers and in `--json` output.
+std::string CaseResultToJson(const CaseResult& result, const std::string& run_id);
+CaseResult CaseResultFromJson(std::string_view json);
+std::string RunInfoToJson(const RunInfo& run);
+RunInfo RunInfoFromJson(std::string_view json);
+std::string CeilingsToJson(const Ceilings& ceilings);
+Ceilings CeilingsFromJson(std::string_view json);
+
+}  // namespace assay

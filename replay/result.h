@@ -1,0 +1,131 @@
+// What a case came to: the record that the runner fills, the ledger stores and the report shows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/family.h"
+
+namespace assay {
+
+// The statuses of the replay page. A failure is a result, never an abort of the run.
+enum class Status {
+  kPassed,
+  kIncorrect,     // sub: shape, dtype, numerical, aliasing, input_modified, out_of_bounds, unstable
+  kFailed,        // sub: build, exception, signal, exit, protocol
+  kOom,           // reason holds requested and free bytes
+  kTimeout,       // sub: the phase (setup, check, timing)
+  kUnsupported,   // reason: why the backend declined
+  kSuspicious,    // faster than the machine can be
+  kPendingAudit,  // measured, dispatch evidence not yet checked
+  kInvalidReference,  // ours, not the backend's fault
+  kInvalidRecord,     // likewise
+};
+
+const char* StatusName(Status status);  // "passed", "incorrect", ...
+std::optional<Status> ParseStatus(std::string_view name);
+
+// The element that used most of its tolerance.
+struct WorstElement {
+  std::vector<std::int64_t> index;
+  double got = 0, expected = 0;
+  double allowed = 0;  // tolerance of the grade that judged it
+};
+
+struct OutputCheck {
+  std::string output;
+  std::string grade;  // first grade met, "" when none
+  std::int64_t rows_checked = 0, rows_total = 0;
+  std::int64_t mismatches = 0;  // elements outside the loosest grade
+  double max_abs = 0, max_rel_l2 = 0;
+  double budget_used = 0;  // largest |x - r| / allowed under the judging grade
+  WorstElement worst;
+  std::string problem;  // "" or one sentence: what is wrong
+};
+
+struct Correctness {
+  std::vector<OutputCheck> outputs;
+  std::vector<Finding> findings;
+  int content_sets = 0;
+  double share_checked = 0;  // checked rows / all rows, over all outputs
+
+  // The loosest grade over the outputs ("" before verification).
+  std::string grade() const;
+};
+
+// One timing loop in one worker process. No sample is ever dropped.
+struct TimingSeries {
+  std::string mode;  // "cold_host", "warm_host"
+  int repeat = 0;
+  std::string stop;  // "converged", "time", "count"
+  std::vector<double> samples_ns;
+};
+
+// Statistics of one mode over its repeats; ranking uses `median_ns`.
+struct TimingSummary {
+  std::string mode;
+  int repeats = 0;
+  std::int64_t samples = 0;
+  double median_ns = 0;                  // median of the repeats' medians
+  double ci_low_ns = 0, ci_high_ns = 0;  // 95 % order-statistic interval of the pooled median
+  double spread = 1;                     // max / min of the repeats' medians
+  double min_ns = 0, max_ns = 0, mean_ns = 0;
+  std::optional<double> p90_ns, p95_ns, p99_ns;  // only where a two-sided interval exists
+  bool noisy = false;
+};
+
+struct Floor {
+  double flops = 0, bytes = 0;
+  double ns = 0;      // 0 = no ceilings known
+  std::string bound;  // "memory", "compute", "launch"
+};
+
+struct CaseResult {
+  std::string uuid, definition, family, backend;
+  std::string model, phase, request;  // provenance, for filters and reports
+  Axes axes;
+  Status status = Status::kPassed;
+  std::string sub, reason;
+  std::vector<std::string> flags;  // "noisy", "empty", "ties:3", "clocks_unknown"
+  std::string input_source;        // "generated" or "blob"
+  std::vector<std::pair<std::string, std::string>> input_hashes;  // tensor, SHA-256
+  Correctness correctness;
+  std::vector<TimingSeries> timing;
+  Floor floor;
+  double setup_ms = 0, seconds = 0;
+  double overhead_ms = 0;  // case wall time outside generation, reference and kernel calls
+  std::int64_t peak_bytes = 0;
+  std::string started;  // ISO 8601, UTC
+
+  bool timed() const { return !timing.empty(); }
+};
+
+// One summary per mode, in order of first appearance.
+std::vector<TimingSummary> Summarize(const std::vector<TimingSeries>& timing);
+// The summary that headlines a report: cold before warm. Null when the case was not timed.
+const TimingSummary* Headline(const std::vector<TimingSummary>& summaries);
+
+// What a run was: the environment of all its cases.
+struct RunInfo {
+  std::string id;  // unique, sortable by start time
+  std::string started, command, commit, build;
+  std::string host, device, device_id;  // device_id: identity that ceilings are stored under
+  std::string compiler, os;
+  int threads = 0;
+  std::uint64_t seed = 0;
+};
+
+// Measured limits of one machine, in units per second.
+struct Ceilings {
+  std::string device_id, device, measured;  // measured: ISO 8601
+  double copy_bytes = 0, read_bytes = 0, write_bytes = 0;
+  double bf16_flops = 0, f32_flops = 0;
+  double launch_ns = 0;
+};
+
+Floor FloorOf(const Cost& cost, const Ceilings& ceilings);
+
+}  // namespace assay

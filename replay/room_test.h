@@ -1,0 +1,80 @@
+// What every room's test.cpp needs: make a case small or captured-size, run a backend on it with
+// poisoned outputs and guard bands, and judge it exactly as `assay run` would. Test code only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "ops/family.h"
+#include "replay/verify.h"
+
+namespace assay {
+
+struct TestCase {
+  const Family* family = nullptr;
+  Problem problem;
+  Bundle inputs, outputs;
+};
+
+// Generated inputs for `key`, poisoned outputs. Throws what validation throws.
+inline TestCase MakeTestCase(const Family& family, std::string_view definition, const Axes& axes,
+                             std::uint64_t key, const std::string& variant = "",
+                             const Attributes& attributes = {}) {
+  TestCase test{&family, MakeProblem(family, definition, axes, attributes, variant), {}, {}};
+  test.inputs = Bundle::Allocate(family.input_layouts(test.problem));
+  family.generate(test.problem, key, test.inputs);
+  if (family.validate_inputs != nullptr) family.validate_inputs(test.problem, test.inputs);
+  test.outputs = Bundle::Allocate(OutputLayouts(family, test.problem));
+  test.outputs.Poison();
+  return test;
+}
+
+// Every row of every output.
+inline RowLists AllRows(const TestCase& test) {
+  RowLists rows;
+  for (const TensorSpec& spec : test.family->outputs) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(RowCount(spec, test.problem)));
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<std::int64_t>(r);
+    rows.push_back(std::move(all));
+  }
+  return rows;
+}
+
+inline Verdict VerifyFully(const TestCase& test) {
+  const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, AllRows(test));
+  return Verify(*test.family, test.problem, test.inputs, test.outputs, expected, 1);
+}
+
+// Runs `backend` and verifies: all rows when `full`, else the default sample.
+inline Verdict RunAndVerify(TestCase& test, const std::string& backend = "cpu", bool full = true,
+                            int threads = 0) {
+  const Backend* implementation = test.family->FindBackend(backend);
+  if (implementation == nullptr) throw Error(Fault::kInternal, "no backend '" + backend + "'");
+  const std::string refusal = implementation->supports(test.problem, test.inputs);
+  if (!refusal.empty()) throw Error(Fault::kUnsupported, refusal);
+  test.outputs.Poison();
+  implementation->run(test.problem, test.inputs, test.outputs, RunContext{threads});
+  EXPECT_EQ(test.outputs.CheckRedZones(), std::nullopt);
+  EXPECT_EQ(test.inputs.CheckRedZones(), std::nullopt);
+  if (full) return VerifyFully(test);
+  const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, 1);
+  return Verify(*test.family, test.problem, test.inputs, test.outputs, expected, 1);
+}
+
+// The verification that `assay run` uses by default must reject every mutant of the family.
+inline void ExpectMutantsKilled(TestCase& test) {
+  const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, 1);
+  ASSERT_EQ(expected.invalid, "");
+  for (const Mutant& mutant : test.family->mutants) {
+    test.outputs.Poison();
+    mutant.run(test.problem, test.inputs, test.outputs);
+    const Verdict verdict =
+        Verify(*test.family, test.problem, test.inputs, test.outputs, expected, 1);
+    EXPECT_FALSE(verdict.passed())
+        << "mutant survived: " << mutant.name << " (" << mutant.mistake << ")";
+  }
+}
+
+}  // namespace assay
