@@ -1,0 +1,38 @@
+// JSON text to a document, with what files from elsewhere need beyond the library's own parser:
+// the column of an error, no duplicate keys, a depth limit, and members that are skipped unread.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace assay {
+
+// A kInput error; `what()` reads "column 17: unexpected end of input" when the column is known.
+class JsonError : public Error {
+ public:
+  JsonError(std::int64_t column, const std::string& detail,
+            std::source_location where = std::source_location::current())
+      : Error(Fault::kInput,
+              column > 0 ? "column " + std::to_string(column) + ": " + detail : detail, where),
+        column_(column),
+        detail_(detail) {}
+
+  std::int64_t column() const { return column_; }  // from 1, in bytes; 0 = the whole text
+  const std::string& detail() const { return detail_; }
+
+ private:
+  std::int64_t column_;
+  std::string detail_;
+};
+
+// Parses one JSON value that fills `text`. Members whose key is in `skipped_keys` (at any depth)
+// are checked for syntax and left out. Throws JsonError.
+nlohmann::json ParseJson(std::string_view text,
+                         std::span<const std::string_view> skipped_keys = {});
+
+}  // namespace assay

@@ -1,0 +1,67 @@
+#include "io/sha256.h"
+
+#include <openssl/evp.h>
+
+#include "base/error.h"
+
+namespace assay {
+namespace {
+
+void Require(int ok, const char* step) {
+  if (ok != 1) throw Error(Fault::kInternal, std::string("SHA-256 failed in ") + step);
+}
+
+}  // namespace
+
+struct Sha256::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+
+  State() {
+    Require(context != nullptr ? 1 : 0, "allocation");
+    Require(EVP_DigestInit_ex(context, EVP_sha256(), nullptr), "initialisation");
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+Sha256::~Sha256() = default;
+
+Sha256& Sha256::Update(std::span<const std::byte> bytes) {
+  Require(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()), "update");
+  return *this;
+}
+
+Sha256& Sha256::Update(std::string_view text) {
+  return Update(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+Sha256Digest Sha256::Finish() {
+  Sha256Digest digest{};
+  Require(EVP_DigestFinal_ex(state_->context, digest.data(), nullptr), "finish");
+  return digest;
+}
+
+Sha256Digest Sha256Of(std::string_view text) { return Sha256().Update(text).Finish(); }
+
+std::string Hex(const Sha256Digest& digest) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  hex.reserve(2 * digest.size());
+  for (const std::uint8_t byte : digest) {
+    hex += kDigits[byte >> 4];
+    hex += kDigits[byte & 15];
+  }
+  return hex;
+}
+
+std::string Sha256Hex(std::string_view text) { return Hex(Sha256Of(text)); }
+
+std::string Sha256Hex(std::span<const std::byte> bytes) {
+  return Hex(Sha256().Update(bytes).Finish());
+}
+
+}  // namespace assay
