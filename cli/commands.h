@@ -1,0 +1,20 @@
+// One function per verb: adds the subcommand, whose callback does the work and sets the exit code.
+// Errors are thrown as assay::Error and become exit codes in main.cpp alone.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace assay::cli {
+
+void AddListCommand(CLI::App& app, int& exit_code);
+void AddRunCommand(CLI::App& app, int& exit_code);
+void AddShowCommand(CLI::App& app, int& exit_code);
+void AddReportCommand(CLI::App& app, int& exit_code);
+void AddDeviceCommand(CLI::App& app, int& exit_code);
+void AddImportCommand(CLI::App& app, int& exit_code);
+void AddSelftestCommand(CLI::App& app, int& exit_code);
+void AddWorkerCommand(CLI::App& app, int& exit_code);
+
+}  // namespace assay::cli

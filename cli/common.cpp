@@ -1,0 +1,83 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace assay::cli {
+namespace {
+
+std::string& MutableCommandLine() {
+  static std::string text;
+  return text;
+}
+
+}  // namespace
+
+std::string DefaultLedger() {
+#ifdef ASSAY_HAVE_SQLITE
+  return "assay.sqlite";
+#else
+  return "assay.jsonl";
+#endif
+}
+
+RunInfo FindRun(const Ledger& ledger, const std::string& id) {
+  const std::vector<RunInfo> runs = ledger.Runs();
+  if (runs.empty()) BadInput("the ledger holds no run yet; `assay run` makes one");
+  if (id == "last") return runs.back();
+  std::vector<RunInfo> matches;
+  for (const RunInfo& run : runs) {
+    if (run.id == id) return run;
+    if (run.id.starts_with(id)) matches.push_back(run);
+  }
+  if (matches.size() == 1) return matches.front();
+  if (matches.empty()) {
+    BadInput(fmt::format("no run '{}' in the ledger; the newest is {}", id, runs.back().id));
+  }
+  BadInput(fmt::format("run '{}' is ambiguous: {} and {} match", id, matches[0].id, matches[1].id));
+}
+
+bool UseColor(int fd) {
+  const char* no_color = std::getenv("NO_COLOR");
+  return isatty(fd) == 1 && (no_color == nullptr || *no_color == '\0');
+}
+
+int TerminalWidth(int fd) {
+  winsize size{};
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 100;
+}
+
+void SetCommandLine(int argc, char** argv) {
+  std::string& text = MutableCommandLine();
+  text = "assay";
+  for (int i = 1; i < argc; ++i) text += fmt::format(" {}", argv[i]);
+}
+
+const std::string& CommandLine() { return MutableCommandLine(); }
+
+void WriteFile(const std::string& path, const std::string& text) {
+  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  const auto fail = [&](const char* what) {
+    const std::string reason = std::strerror(errno);
+    std::remove(temporary.c_str());
+    BadInput(fmt::format("cannot {} '{}': {}", what, path, reason));
+  };
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
+  if (file == nullptr) fail("write");
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed) fail("write");
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("replace");
+}
+
+}  // namespace assay::cli

@@ -1,0 +1,55 @@
+// `assay device`: who this machine is and what it can do at most.
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "replay/device.h"
+#include "report/table.h"
+
+namespace assay::cli {
+namespace {
+
+struct DeviceOptions {
+  std::string ledger;
+  int threads = 0;
+  bool json = false;
+};
+
+std::string Rate(double per_second, const char* unit) {
+  return fmt::format("{:.1f} {}", per_second * 1e-9, unit);
+}
+
+void PrintCeilings(const Ceilings& ceilings) {
+  Table table({{"ceiling"}, {"measured", Align::kRight}, {"how"}});
+  table.Add({"copy", Rate(ceilings.copy_bytes, "GB/s"), "bytes read plus bytes written"});
+  table.Add({"read", Rate(ceilings.read_bytes, "GB/s"), "sum of 64-bit words"});
+  table.Add({"write", Rate(ceilings.write_bytes, "GB/s"), "memset"});
+  table.Add({"bf16 matrix", Rate(ceilings.bf16_flops, "GFLOP/s"), "1024 x 1024 x 2048, random"});
+  table.Add({"fp32 FMA", Rate(ceilings.f32_flops, "GFLOP/s"), "vector registers only"});
+  table.Add({"launch", fmt::format("{:.1f} us", ceilings.launch_ns * 1e-3), "empty parallel loop"});
+  fmt::print("{}  [{}]  {}\n{}", ceilings.device, ceilings.device_id, ceilings.measured,
+             table.Text({.width = TerminalWidth(1)}));
+}
+
+}  // namespace
+
+void AddDeviceCommand(CLI::App& app, int&) {
+  auto options = std::make_shared<DeviceOptions>();
+  options->ledger = DefaultLedger();
+  CLI::App* command = app.add_subcommand("device", "Measure this machine's ceilings and store them");
+  command->add_option("--ledger", options->ledger, "Where to store them")->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads to measure with; 0 = all");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options] {
+    Ledger ledger = Ledger::Open(options->ledger, Ledger::Mode::kAppend);
+    const Ceilings ceilings = MeasureCeilings(options->threads);
+    ledger.StoreCeilings(ceilings);
+    if (options->json) {
+      fmt::print("{}\n", CeilingsToJson(ceilings));
+    } else {
+      PrintCeilings(ceilings);
+    }
+  });
+}
+
+}  // namespace assay::cli

@@ -1,0 +1,270 @@
+// `assay run`: replay a suite, judge and time every case, store and show the results.
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "replay/device.h"
+#include "replay/runner.h"
+#include "report/html.h"
+#include "report/json.h"
+#include "report/terminal.h"
+
+namespace assay::cli {
+namespace {
+
+constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
+
+struct RunFlags {
+  std::string suite = "smoke", ledger, html;
+  std::vector<std::string> definitions, families, models, uuids;
+  bool resume = false, json = false, no_timing = false;
+  RunOptions run;
+};
+
+std::atomic<bool> stop_requested{false};
+
+// The first Ctrl-C ends the run between cases; the second one ends the program at once.
+void RequestStop(int signal_number) {
+  stop_requested = true;
+  signal(signal_number, SIG_DFL);
+}
+
+void InstallStopHandlers() {
+  struct sigaction action {};
+  action.sa_handler = RequestStop;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool Matches(const std::vector<std::string>& wanted, const std::string& value) {
+  return wanted.empty() || std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+}
+
+// A uuid may be given by a prefix.
+bool MatchesPrefix(const std::vector<std::string>& wanted, const std::string& value) {
+  return wanted.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const std::string& w) {
+    return !w.empty() && value.starts_with(w);
+  });
+}
+
+// A filter value that no workload of the suite has is a mistake, not an empty result.
+void RequireMatches(const Suite& suite, const std::string& flag,
+                    const std::vector<std::string>& wanted,
+                    const std::function<std::string(const Workload&)>& value, bool prefix) {
+  for (const std::string& one : wanted) {
+    const bool found = std::any_of(
+        suite.workloads.begin(), suite.workloads.end(), [&](const Workload& workload) {
+          return prefix ? MatchesPrefix({one}, value(workload)) : value(workload) == one;
+        });
+    if (!found) {
+      BadInput(fmt::format("{} {} matches no workload of suite '{}'", flag, one, suite.name));
+    }
+  }
+}
+
+std::string FamilyOf(const Workload& workload) {
+  const Family* family = BuiltInRegistry().FindDefinition(workload.definition).family;
+  return family != nullptr ? family->name : "";
+}
+
+void Filter(Suite& suite, const RunFlags& flags) {
+  const auto definition = [](const Workload& w) { return w.definition; };
+  const auto model = [](const Workload& w) { return w.model; };
+  const auto uuid = [](const Workload& w) { return w.uuid; };
+  RequireMatches(suite, "--definition", flags.definitions, definition, false);
+  RequireMatches(suite, "--family", flags.families, FamilyOf, false);
+  RequireMatches(suite, "--model", flags.models, model, false);
+  RequireMatches(suite, "--uuid", flags.uuids, uuid, true);
+  std::erase_if(suite.workloads, [&](const Workload& w) {
+    return !Matches(flags.definitions, w.definition) || !Matches(flags.families, FamilyOf(w)) ||
+           !Matches(flags.models, w.model) || !MatchesPrefix(flags.uuids, w.uuid);
+  });
+  if (suite.workloads.empty()) {
+    BadInput(fmt::format("the filters leave no workload of suite '{}'", suite.name));
+  }
+}
+
+Suite LoadFiltered(const RunFlags& flags) {
+  Suite suite = LoadSuite(SuitePath(flags.suite), BuiltInRegistry());
+  for (const SuiteProblem& problem : suite.problems) {
+    fmt::print(stderr, "{}:{}:{}: {}\n", problem.file, problem.line, problem.column,
+               problem.message);
+  }
+  Filter(suite, flags);
+  return suite;
+}
+
+Ceilings CeilingsFor(Ledger& ledger, const RunInfo& run, bool quiet) {
+  if (auto known = ledger.FindCeilings(run.device_id)) return *known;
+  if (!quiet) fmt::print(stderr, "measuring what this machine can do (once, a few seconds)\n");
+  const Ceilings ceilings = MeasureCeilings(run.threads);
+  ledger.StoreCeilings(ceilings);
+  return ceilings;
+}
+
+// One line on the terminal: what is running, how far, how long it will take at the pace so far.
+class Progress {
+ public:
+  Progress(std::size_t total, bool shown) : total_(total), shown_(shown) {}
+
+  void Show(const PlannedCase& planned) {
+    if (!shown_) return;
+    const double elapsed = Seconds();
+    std::string eta;
+    if (done_ > 0) {
+      const auto left = static_cast<long>(elapsed / static_cast<double>(done_) *
+                                          static_cast<double>(total_ - done_));
+      eta = fmt::format("  ETA {}:{:02}", left / 60, left % 60);
+    }
+    std::string line = fmt::format("[{}/{}] {} {}{}", done_ + 1, total_,
+                                   planned.workload->definition, planned.backend, eta);
+    line.resize(static_cast<std::size_t>(std::max(20, TerminalWidth(2) - 1)), ' ');
+    fmt::print(stderr, "\r{}", line);
+  }
+  void CaseDone() { ++done_; }
+  void Clear() const {
+    if (shown_) fmt::print(stderr, "\r{:{}}\r", "", std::max(20, TerminalWidth(2) - 1));
+  }
+
+ private:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  const std::size_t total_;
+  const bool shown_;
+  std::size_t done_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// --resume goes on with the newest run when this same binary made it with the same seed.
+RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
+  RunInfo run = DescribeRun(CommandLine(), flags.run.threads);
+  run.seed = flags.run.seed;
+  flags.run.build = run.build;
+  ceilings = CeilingsFor(ledger, run, flags.json);
+  if (flags.resume) {
+    const std::vector<RunInfo> runs = ledger.Runs();
+    if (!runs.empty() && runs.back().build == run.build && runs.back().seed == run.seed) {
+      flags.run.done = ledger.Done(run.build);
+      return runs.back();
+    }
+  }
+  ledger.BeginRun(run, ceilings);
+  return run;
+}
+
+int ExitCode(const std::vector<CaseResult>& cases) {
+  bool any_ran = false, any_unsupported = false;
+  for (const CaseResult& result : cases) {
+    switch (result.status) {
+      case Status::kPassed:
+      case Status::kPendingAudit:
+      case Status::kSuspicious: any_ran = true; break;
+      case Status::kUnsupported: any_unsupported = true; break;
+      default: return 1;
+    }
+  }
+  return any_unsupported && !any_ran ? static_cast<int>(Fault::kUnsupported) : 0;
+}
+
+void Print(const RunReport& report, const RunFlags& flags) {
+  if (flags.json) {
+    fmt::print("{}\n", RunToJson(report));
+    return;
+  }
+  fmt::print("{}", TerminalReport(report, {.width = std::min(100, TerminalWidth(1)),
+                                           .colour = UseColor(1)}));
+  if (!flags.html.empty()) fmt::print("report: {}\n", flags.html);
+}
+
+std::vector<std::string> OwnWorkerCommand() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) throw Error(Fault::kDevice, "cannot find this program's own path in /proc");
+  return {std::string(path, static_cast<std::size_t>(n)), "worker"};
+}
+
+int Run(RunFlags flags) {
+  const Suite suite = LoadFiltered(flags);
+  flags.run.worker_command = OwnWorkerCommand();
+  flags.run.timing = !flags.no_timing;
+  PlanCases(BuiltInRegistry(), suite, flags.run);  // refuses unknown backends before any file exists
+  if (!flags.html.empty()) WriteFile(flags.html, "");  // an unwritable place is known at once
+  Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kAppend);
+  Ceilings ceilings;
+  const RunInfo run = BeginOrResume(ledger, flags, ceilings);
+  const std::vector<PlannedCase> plan = PlanCases(BuiltInRegistry(), suite, flags.run);
+
+  InstallStopHandlers();
+  Progress progress(plan.size(), isatty(2) == 1 && !flags.json);
+  RunCallbacks callbacks;
+  callbacks.on_start = [&](const PlannedCase& planned, std::size_t) { progress.Show(planned); };
+  callbacks.on_result = [&](const CaseResult& result) {
+    ledger.Add(run.id, result);
+    progress.CaseDone();
+  };
+  RunCases(plan, flags.run, ceilings, callbacks, stop_requested);
+  progress.Clear();
+
+  RunReport report{run, ceilings, ledger.Cases(run.id)};
+  if (!stop_requested) ledger.FinishRun(run.id, Timestamp());
+  if (!flags.html.empty()) WriteFile(flags.html, HtmlReport(report));
+  Print(report, flags);
+  if (stop_requested) {
+    fmt::print(stderr, "interrupted; the same command with --resume continues\n");
+    return kInterrupted;
+  }
+  return ExitCode(report.cases);
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  flags->ledger = DefaultLedger();
+  CLI::App* command = app.add_subcommand("run", "Replay, verify and time workloads");
+  const auto list = [&](const char* name, std::vector<std::string>& values, const char* help) {
+    command->add_option(name, values, help)->delimiter(',');
+  };
+  command->add_option("--suite", flags->suite, "Built-in suite or JSONL file")
+      ->capture_default_str();
+  list("--definition", flags->definitions, "Only these definitions (comma-separated)");
+  list("--family", flags->families, "Only these operator families");
+  list("--model", flags->models, "Only workloads captured from these models");
+  list("--uuid", flags->uuids, "Only these workloads (a prefix is enough)");
+  list("--backend", flags->run.backends, "Only these backends; default: all that are built in");
+  command->add_option("--seed", flags->run.seed, "Number of the first input content set");
+  command->add_option("--threads", flags->run.threads, "Threads per worker; 0 = all cores")
+      ->check(CLI::Range(0, 4096));
+  command->add_option("--timeout", flags->run.timeout_s, "Seconds a backend may take per request")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--budget", flags->run.budget_s, "Seconds of timing per case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--repeats", flags->run.repeats, "Fresh processes per timing")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_flag("--no-timing", flags->no_timing, "Verify only");
+  command->add_flag("--resume", flags->resume, "Skip what this build has already done");
+  command->add_option("--ledger", flags->ledger, "Where results are stored")->capture_default_str();
+  command->add_option("--html", flags->html, "Also write the report page to this file");
+  command->add_flag("--json", flags->json, "Print results as JSON");
+  command->footer(
+      "Examples:\n"
+      "  assay run --suite smoke --html report.html\n"
+      "  assay run --suite serving --family gdn_decode,gdn_prefill --budget 2 --resume\n"
+      "  assay run --suite mine.jsonl --backend cpu --json");
+  command->callback([flags, &exit_code] { exit_code = Run(*flags); });
+}
+
+}  // namespace assay::cli

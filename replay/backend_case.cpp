@@ -1,0 +1,247 @@
+#include "replay/backend_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/sha256.h"
+#include "replay/device.h"
+#include "replay/measure.h"
+
+namespace assay {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kModes = 2;                     // cold_host, warm_host
+constexpr double kSlowKernelNs = 0.3e9;       // slower kernels are checked on two content sets only
+constexpr double kUntrustworthyFactor = 0.9;  // below 0.9 of the floor: flagged
+
+std::string HashOutputs(const Bundle& outputs) {
+  std::string all;
+  for (const auto& [name, hash] : HashTensors(outputs)) all += hash;
+  return all;
+}
+
+// Keeps the worse of two checks of the same output on different content.
+void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Grade>& grades) {
+  const auto rank = [&](const std::string& name) {
+    for (std::size_t g = 0; g < grades.size(); ++g) {
+      if (grades[g].name == name) return g;
+    }
+    return grades.size();
+  };
+  if (rank(next.grade) > rank(kept.grade)) kept.grade = next.grade;
+  if (next.budget_used > kept.budget_used) {
+    kept.budget_used = next.budget_used;
+    kept.worst = next.worst;
+  }
+  kept.mismatches += next.mismatches;
+  kept.max_abs = std::max(kept.max_abs, next.max_abs);
+  kept.max_rel_l2 = std::max(kept.max_rel_l2, next.max_rel_l2);
+  if (kept.problem.empty()) kept.problem = next.problem;
+}
+
+}  // namespace
+
+WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
+  auto& worker = workers_[{backend, repeat}];
+  if (worker == nullptr || worker->dead()) worker = std::make_unique<WorkerProcess>(command_, stop_);
+  return *worker;
+}
+
+CaseResult StartResult(const PlannedCase& planned) {
+  CaseResult result;
+  const Workload& workload = *planned.workload;
+  result.uuid = workload.uuid;
+  result.definition = workload.definition;
+  result.family = planned.family != nullptr ? planned.family->name : "";
+  result.backend = planned.backend;
+  result.model = workload.model;
+  result.phase = workload.phase;
+  result.request = workload.request;
+  result.axes = workload.axes;
+  result.input_source = "generated";
+  result.started = Timestamp();
+  return result;
+}
+
+BackendCase::BackendCase(const PlannedCase& planned, ContentSets& sets, WorkerPool& workers,
+                         const RunOptions& options, int most_sets)
+    : planned_(planned),
+      sets_(sets),
+      workers_(workers),
+      options_(options),
+      most_sets_(most_sets),
+      result_(StartResult(planned)) {}
+
+void BackendCase::Fail(Status status, const std::string& sub, const std::string& reason) {
+  result_.status = status;
+  result_.sub = sub;
+  result_.reason = reason;
+  result_.timing.clear();  // a case that failed has no speed
+}
+
+bool BackendCase::Accept(const Reply& reply) {
+  worker_s_ += (reply.run_ns + reply.prepare_ns) * 1e-9;
+  result_.peak_bytes = std::max(result_.peak_bytes, reply.peak_bytes);
+  if (reply.status == Status::kPassed) return true;
+  Fail(reply.status, reply.sub, reply.reason);
+  return false;
+}
+
+bool BackendCase::Open(WorkerProcess& worker) {
+  Json request = {{"op", "open"}, {"backend", planned_.backend}, {"threads", options_.threads}};
+  request["workload"] = Json::parse(WorkloadToJson(*planned_.workload));
+  return Accept(worker.Ask(request, {}, options_.timeout_s, "setup"));
+}
+
+bool BackendCase::MapSlot(WorkerProcess& worker, std::size_t set, bool run,
+                          const std::string& phase) {
+  const Bundle& inputs = sets_.Get(set).inputs;
+  Bundle& outputs = outputs_[set];
+  outputs.Poison();
+  Json request = {{"op", "slot"}, {"slot", set}, {"run", run}};
+  LayoutsToJson(inputs.layouts(), request["inputs"]);
+  LayoutsToJson(outputs.layouts(), request["outputs"]);
+  const int fds[] = {inputs.fd(), outputs.fd()};
+  const Reply reply = worker.Ask(request, fds, options_.timeout_s, phase);
+  run_ns_ = std::max(run_ns_, reply.run_ns);
+  return Accept(reply);
+}
+
+void BackendCase::MergeVerdict(const Verdict& verdict) {
+  Correctness& kept = result_.correctness;
+  const auto policies = sets_.family().policies(sets_.problem());
+  if (kept.content_sets == 0) {
+    kept.outputs = verdict.correctness.outputs;
+    kept.share_checked = verdict.correctness.share_checked;
+    result_.flags = verdict.flags;
+  } else {
+    for (std::size_t o = 0; o < kept.outputs.size(); ++o) {
+      MergeCheck(kept.outputs[o], verdict.correctness.outputs[o], policies[o].grades);
+    }
+  }
+  for (const Finding& finding : verdict.correctness.findings) {
+    if (kept.content_sets == 0 || !finding.passed) kept.findings.push_back(finding);
+  }
+  ++kept.content_sets;
+}
+
+bool BackendCase::CheckGuards(std::size_t set) {
+  if (const auto damage = outputs_[set].CheckRedZones()) {
+    Fail(Status::kIncorrect, "out_of_bounds", *damage);
+    outputs_[set].WriteRedZones();
+    sets_.CheckUntouched(set);  // a wild write may have hit the inputs too
+    return false;
+  }
+  const std::string change = sets_.CheckUntouched(set);
+  if (change.empty()) return true;
+  Fail(Status::kIncorrect, "input_modified", change);
+  return false;
+}
+
+bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
+  ContentSet& content = sets_.Get(set);
+  outputs_.push_back(Bundle::AllocateShared(OutputLayouts(sets_.family(), sets_.problem())));
+  if (set == 0) result_.input_hashes = content.hashes;
+  const auto before = std::chrono::steady_clock::now();
+  if (!MapSlot(worker, set, true, "check")) return false;
+  if (set == 0) {
+    result_.setup_ms = std::chrono::duration<double, std::milli>(
+                           std::chrono::steady_clock::now() - before)
+                           .count();
+  }
+  if (!CheckGuards(set)) return false;
+  Verdict verdict;
+  {
+    const ScopedSeconds timer(judge_s_);
+    verdict = Verify(sets_.family(), sets_.problem(), content.inputs, outputs_[set],
+                     content.expected, content.key);
+  }
+  MergeVerdict(verdict);
+  if (!verdict.passed()) {
+    Fail(verdict.status, verdict.sub, fmt::format("content set {}: {}", set, verdict.reason));
+    return false;
+  }
+  output_hashes_.push_back(HashOutputs(outputs_[set]));
+  return true;
+}
+
+void BackendCase::Check() {
+  const ScopedSeconds wall(wall_s_);
+  WorkerProcess& worker = workers_.Get(planned_.backend, 0);
+  if (!Open(worker)) return;
+  int sets = most_sets_;
+  for (int set = 0; set < sets; ++set) {
+    if (!CheckSet(worker, static_cast<std::size_t>(set))) return;
+    if (run_ns_ > kSlowKernelNs) sets = std::min(sets, 2);
+  }
+}
+
+int BackendCase::repeats() const {
+  // Every series costs at least one run; a kernel that would need more than the whole budget for
+  // that is timed in one process only, and reported as noisy if its interval stays wide.
+  const double least_s = run_ns_ * 1e-9 * kModes * options_.repeats;
+  return least_s > options_.budget_s ? 1 : options_.repeats;
+}
+
+double BackendCase::SeriesBudget() const { return options_.budget_s / (kModes * repeats()); }
+
+void BackendCase::Time(int repeat) {
+  const ScopedSeconds wall(wall_s_);
+  WorkerProcess& worker = workers_.Get(planned_.backend, repeat);
+  if (repeat != 0) {  // the first worker still has the slots mapped from the check
+    if (!Open(worker)) return;
+    for (std::size_t set = 0; set < outputs_.size(); ++set) {
+      if (!MapSlot(worker, set, false, "setup")) return;
+    }
+  }
+  const bool warmup = repeat != 0 || run_ns_ * 1e-9 < SeriesBudget() / 8;
+  Json request = {{"op", "time"}, {"budget_s", SeriesBudget()}, {"warmup", warmup}};
+  request["modes"] = {"cold_host", "warm_host"};
+  const Reply reply = worker.Ask(request, {}, options_.timeout_s, "timing");
+  if (!Accept(reply)) return;
+  std::size_t cold_samples = 0;
+  for (TimingSeries series : reply.series) {
+    series.repeat = repeat;
+    if (series.mode == "cold_host") cold_samples = series.samples_ns.size();
+    result_.timing.push_back(std::move(series));
+  }
+  for (std::size_t set = 0; set < outputs_.size(); ++set) {
+    if (!RecheckAfterTiming(set, cold_samples)) return;
+  }
+  Accept(worker.Ask({{"op", "close"}}, {}, options_.timeout_s, "close"));
+}
+
+// Equal bits need no second verdict; a backend that is not bit-stable is judged again in full.
+bool BackendCase::RecheckAfterTiming(std::size_t set, std::size_t cold_samples) {
+  if (!CheckGuards(set)) return false;
+  const bool was_run = set == 0 || set < cold_samples;  // a slow kernel may not reach every slot
+  if (!was_run || HashOutputs(outputs_[set]) == output_hashes_[set]) return true;
+  const ScopedSeconds timer(judge_s_);
+  const ContentSet& content = sets_.Get(set);
+  const Verdict verdict = Verify(sets_.family(), sets_.problem(), content.inputs, outputs_[set],
+                                 content.expected, content.key);
+  if (verdict.passed()) return true;
+  Fail(Status::kIncorrect, "unstable",
+       fmt::format("right when checked, wrong after timing (content set {}): {}", set,
+                   verdict.reason));
+  return false;
+}
+
+void BackendCase::Finish(const Ceilings& ceilings) {
+  result_.floor = FloorOf(sets_.family().cost(sets_.problem(), sets_.Get(0).inputs), ceilings);
+  result_.seconds = wall_s_;
+  result_.overhead_ms = std::max(0.0, wall_s_ - worker_s_ - judge_s_) * 1e3;
+  const auto summaries = Summarize(result_.timing);
+  const TimingSummary* headline = Headline(summaries);
+  if (headline == nullptr) return;
+  if (headline->noisy) result_.flags.push_back("noisy");
+  if (result_.floor.ns > 0 && headline->median_ns < kUntrustworthyFactor * result_.floor.ns) {
+    result_.flags.push_back("below_floor");
+  }
+}
+
+}  // namespace assay

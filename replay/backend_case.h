@@ -1,0 +1,73 @@
+// One case in flight: a backend on the content sets of a workload, first checked, then timed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/content_sets.h"
+#include "replay/runner.h"
+#include "replay/worker_process.h"
+
+namespace assay {
+
+// Workers are kept across workloads; each (backend, repeat) has its own process, and a dead one is
+// replaced when it is next needed.
+class WorkerPool {
+ public:
+  WorkerPool(std::vector<std::string> command, const std::atomic<bool>& stop)
+      : command_(std::move(command)), stop_(stop) {}
+  WorkerProcess& Get(const std::string& backend, int repeat);
+
+ private:
+  std::vector<std::string> command_;
+  const std::atomic<bool>& stop_;
+  std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
+};
+
+class BackendCase {
+ public:
+  BackendCase(const PlannedCase& planned, ContentSets& sets, WorkerPool& workers,
+              const RunOptions& options, int most_sets);
+
+  // Runs every content set once with poisoned outputs and judges it.
+  void Check();
+  // One fresh-process timing repeat; the outputs of the last use of every slot are judged again.
+  void Time(int repeat);
+  void Finish(const Ceilings& ceilings);
+
+  // False once the case has failed: there is nothing more to measure.
+  bool healthy() const { return result_.status == Status::kPassed; }
+  int repeats() const;
+  CaseResult& result() { return result_; }
+
+ private:
+  bool Open(WorkerProcess& worker);
+  bool MapSlot(WorkerProcess& worker, std::size_t set, bool run, const std::string& phase);
+  bool CheckSet(WorkerProcess& worker, std::size_t set);
+  bool CheckGuards(std::size_t set);
+  bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
+  bool Accept(const Reply& reply);
+  void Fail(Status status, const std::string& sub, const std::string& reason);
+  void MergeVerdict(const Verdict& verdict);
+  double SeriesBudget() const;
+
+  const PlannedCase& planned_;
+  ContentSets& sets_;
+  WorkerPool& workers_;
+  const RunOptions& options_;
+  const int most_sets_;
+  CaseResult result_;
+  std::vector<Bundle> outputs_;                  // one per checked content set
+  std::vector<std::string> output_hashes_;       // of the verified outputs
+  double run_ns_ = 0;                            // slowest checked run
+  double worker_s_ = 0, judge_s_ = 0;            // inside kernels and preparation; inside Verify
+  double wall_s_ = 0;
+};
+
+// The part of a result that is known before anything ran.
+CaseResult StartResult(const PlannedCase& planned);
+
+}  // namespace assay

@@ -1,0 +1,70 @@
+// The inputs of one workload in several versions of different content, with their truth.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "replay/suite.h"
+#include "replay/verify.h"
+
+namespace assay {
+
+// Adds the time of its scope to a total.
+class ScopedSeconds {
+ public:
+  explicit ScopedSeconds(double& total) : total_(total) {}
+  ~ScopedSeconds() {
+    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  double& total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+struct ContentSet {
+  std::uint64_t key = 0;
+  Bundle inputs;                                            // shared memory
+  std::vector<std::pair<std::string, std::string>> hashes;  // tensor, SHA-256(dtype, shape, bytes)
+  Expected expected;
+};
+
+class ContentSets {
+ public:
+  // `first_set` is the number of the first content set (the run's seed).
+  ContentSets(const Family& family, Problem problem, std::string content_id,
+              std::uint64_t first_set);
+
+  const Family& family() const { return family_; }
+  const Problem& problem() const { return problem_; }
+
+  // Bytes of one set: inputs and outputs with their red zones.
+  std::size_t bytes_per_set() const;
+
+  // Makes set `index` on first use (generates, validates, hashes, computes the reference). Throws
+  // what the family's validation throws.
+  ContentSet& Get(std::size_t index);
+
+  // "" when the inputs of the set still have their hashes and red zones; else what changed, after
+  // which the inputs are restored.
+  std::string CheckUntouched(std::size_t index);
+
+  double seconds() const { return seconds_; }  // spent in generation and reference
+
+ private:
+  void Fill(ContentSet& set);
+
+  const Family& family_;
+  const Problem problem_;
+  const std::string content_id_;
+  const std::uint64_t first_set_;
+  double seconds_ = 0;
+  std::vector<std::unique_ptr<ContentSet>> sets_;
+};
+
+// SHA-256 over dtype, shape and bytes of every tensor.
+std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle);
+
+}  // namespace assay

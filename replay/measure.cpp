@@ -1,0 +1,116 @@
+#include "replay/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/stats.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace assay {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double NanosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+// Half-width of the median's interval relative to the median; infinite while n is too small.
+double RelativeHalfWidth(const std::vector<double>& samples) {
+  const std::vector<double> sorted = Sorted(samples);
+  const auto interval = OrderStatisticInterval(sorted, 0.5);
+  if (!interval) return 1e9;
+  return 0.5 * (interval->high - interval->low) / QuantileSorted(sorted, 0.5);
+}
+
+// Sorting at every sample would cost more than a short kernel: look at powers of 1.2 only.
+class StopRule {
+ public:
+  StopRule(const TimingLimits& limits, Clock::time_point start)
+      : limits_(limits), start_(start), next_look_(limits.min_samples) {}
+
+  // "" = go on.
+  std::string Decide(const std::vector<double>& samples) {
+    const auto n = static_cast<int>(samples.size());
+    if (n >= next_look_) {
+      next_look_ = std::max(next_look_ + 1, next_look_ * 6 / 5);
+      if (RelativeHalfWidth(samples) <= limits_.half_width) return "converged";
+    }
+    if (n >= limits_.max_samples) return "count";
+    if (NanosecondsSince(start_) >= limits_.budget_s * 1e9) return "time";
+    return "";
+  }
+
+ private:
+  const TimingLimits& limits_;
+  Clock::time_point start_;
+  int next_look_;
+};
+
+#if defined(__x86_64__)
+__attribute__((target("clflushopt"))) void FlushLines(const std::byte* data, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) _mm_clflushopt(const_cast<std::byte*>(data + at));
+  _mm_sfence();
+}
+#endif
+
+}  // namespace
+
+void EvictFromCaches(const Bundle& bundle) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("clflushopt")) {
+    for (const Tensor& tensor : bundle.tensors()) FlushLines(tensor.data, tensor.bytes());
+    return;
+  }
+#endif
+  // Elsewhere: read a buffer of twice any last-level cache in use, which displaces the tensors.
+  static const std::vector<std::uint64_t> displacing(64u << 20, 1);
+  static volatile std::uint64_t sink;
+  sink = std::accumulate(displacing.begin(), displacing.end(), std::uint64_t{0});
+}
+
+MeasuredSeries MeasureHost(const std::string& mode, std::vector<Slot>& slots,
+                           const TimingLimits& limits, const std::function<void(Slot&)>& run) {
+  const bool cold = mode == "cold_host";
+  if (!cold && mode != "warm_host") BadInput("unknown timing mode '" + mode + "'");
+  if (slots.empty()) throw Error(Fault::kInternal, "timing needs at least one slot");
+  MeasuredSeries result;
+  result.series.mode = mode;
+  const auto sample = [&](Slot& slot) {
+    const Clock::time_point prepare = Clock::now();
+    slot.outputs.Poison();
+    if (cold) {
+      EvictFromCaches(slot.inputs);
+      EvictFromCaches(slot.outputs);
+    }
+    result.prepare_ns += NanosecondsSince(prepare);
+    const Clock::time_point start = Clock::now();
+    run(slot);
+    const double ns = NanosecondsSince(start);
+    result.run_ns += ns;
+    return ns;
+  };
+
+  const std::size_t slots_used = cold ? slots.size() : 1;
+  const Clock::time_point warmup = Clock::now();
+  for (int call = 0; call < limits.warmup_calls || NanosecondsSince(warmup) < limits.warmup_s * 1e9;
+       ++call) {
+    if (NanosecondsSince(warmup) > limits.budget_s * 1e9) break;  // slow kernel: no time to spare
+    sample(slots[static_cast<std::size_t>(call) % slots_used]);
+  }
+
+  StopRule stop(limits, Clock::now());
+  std::vector<double>& samples = result.series.samples_ns;
+  while (result.series.stop.empty()) {
+    samples.push_back(sample(slots[samples.size() % slots_used]));
+    result.series.stop = stop.Decide(samples);
+  }
+  return result;
+}
+
+}  // namespace assay

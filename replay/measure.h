@@ -1,0 +1,44 @@
+// The timing loop of a worker on the CPU: when to sample, when to stop. docs/measuring.md explains
+// the choices.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/family.h"
+#include "replay/result.h"
+
+namespace assay {
+
+struct TimingLimits {
+  double budget_s = 2;        // per series; at least one sample is always taken
+  int min_samples = 30;       // before convergence may stop the series
+  int max_samples = 2000;
+  double half_width = 0.005;  // of the median's 95 % interval, relative
+  double warmup_s = 0.02;     // and at least `warmup_calls`
+  int warmup_calls = 3;
+};
+
+// One content set in the worker.
+struct Slot {
+  Bundle inputs, outputs;
+};
+
+struct MeasuredSeries {
+  TimingSeries series;
+  double run_ns = 0;      // inside kernel calls, warm-up included
+  double prepare_ns = 0;  // poisoning and flushing
+};
+
+// "cold_host": slots in turn, every line of inputs and outputs evicted before each sample.
+// "warm_host": the first slot again and again.
+// Outputs are poisoned before each sample, outside the timed interval, so that a kernel which skips
+// work on repeated input leaves a visible hole. `run` computes one slot.
+MeasuredSeries MeasureHost(const std::string& mode, std::vector<Slot>& slots,
+                           const TimingLimits& limits, const std::function<void(Slot&)>& run);
+
+// Pushes every cache line of the tensors to memory.
+void EvictFromCaches(const Bundle& bundle);
+
+}  // namespace assay

@@ -1,0 +1,39 @@
+// The worker protocol: one JSON line each way per request, over a socket pair. A worker is this
+// binary (`assay worker --fd N`) or any program that speaks it (docs/worker-protocol.md).
+//
+//   worker -> runner, once    {"protocol": 1, "worker": "...", "pid": ...}
+//   open   {workload, backend, threads}          start a case; forgets the previous one
+//   slot   {slot, inputs, outputs, run} + 2 fds  map one content set; with run: compute it once
+//   time   {modes, budget_s}                     timing loops over all mapped slots
+//   close  {}                                    unmap everything
+//
+// Every reply has "status": "ok", or the status, sub and reason of a failed case.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "replay/result.h"
+
+namespace assay {
+
+inline constexpr int kProtocolVersion = 1;
+
+// What a worker answered, or what became of it.
+struct Reply {
+  Status status = Status::kPassed;  // kPassed = "ok"
+  std::string sub, reason;
+  double run_ns = 0;        // slot: the one run; time: all kernel calls together
+  double prepare_ns = 0;    // time: flushing and poisoning between samples
+  std::int64_t peak_bytes = 0;
+  std::vector<TimingSeries> series;
+};
+
+std::string ReplyToJson(const Reply& reply);
+Reply ReplyFromJson(const std::string& line);  // throws kInput on anything that is not a reply
+
+void LayoutsToJson(const std::vector<TensorLayout>& layouts, nlohmann::json& json);
+std::vector<TensorLayout> LayoutsFromJson(const nlohmann::json& json);
+
+}  // namespace assay
