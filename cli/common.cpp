@@ -4,11 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/error.h"
 
@@ -64,20 +60,5 @@ void SetCommandLine(int argc, char** argv) {
 }
 
 const std::string& CommandLine() { return MutableCommandLine(); }
-
-void WriteFile(const std::string& path, const std::string& text) {
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  const auto fail = [&](const char* what) {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    BadInput(fmt::format("cannot {} '{}': {}", what, path, reason));
-  };
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  if (file == nullptr) fail("write");
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed) fail("write");
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("replace");
-}
 
 }  // namespace assay::cli

@@ -23,7 +23,4 @@ int TerminalWidth(int fd);
 void SetCommandLine(int argc, char** argv);
 const std::string& CommandLine();
 
-// Writes `text` to `path` through a temporary file; throws kInput with the reason when it cannot.
-void WriteFile(const std::string& path, const std::string& text);
-
 }  // namespace assay::cli

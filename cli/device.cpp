@@ -1,9 +1,10 @@
 // `assay device`: who this machine is and what it can do at most.
+#include "replay/device.h"
+
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "cli/common.h"
-#include "replay/device.h"
 #include "report/table.h"
 
 namespace assay::cli {
@@ -36,7 +37,8 @@ void PrintCeilings(const Ceilings& ceilings) {
 void AddDeviceCommand(CLI::App& app, int&) {
   auto options = std::make_shared<DeviceOptions>();
   options->ledger = DefaultLedger();
-  CLI::App* command = app.add_subcommand("device", "Measure this machine's ceilings and store them");
+  CLI::App* command =
+      app.add_subcommand("device", "Measure this machine's ceilings and store them");
   command->add_option("--ledger", options->ledger, "Where to store them")->capture_default_str();
   command->add_option("--threads", options->threads, "Threads to measure with; 0 = all");
   command->add_flag("--json", options->json, "Print JSON");

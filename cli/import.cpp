@@ -1,8 +1,9 @@
 // `assay import`: turns captured records into our compact suites.
+#include "replay/import.h"
+
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "replay/import.h"
 
 namespace assay::cli {
 
@@ -11,8 +12,10 @@ void AddImportCommand(CLI::App& app, int& exit_code) {
     std::string input, output;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("import", "Turn captured records (JSONL) into a suite file");
-  command->add_option("records", options->input, "JSONL file of captured operator calls")->required();
+  CLI::App* command =
+      app.add_subcommand("import", "Turn captured records (JSONL) into a suite file");
+  command->add_option("records", options->input, "JSONL file of captured operator calls")
+      ->required();
   command->add_option("--out", options->output, "Suite file to write")->required();
   command->footer("Example:\n  assay import serving_workloads.jsonl --out serving.jsonl");
   command->callback([options, &exit_code] {

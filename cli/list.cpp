@@ -43,7 +43,7 @@ void ListDefinitions(bool json) {
                       {"constants", definition.constants},
                       {"backends", backends}});
       table.Add({definition.name, fmt::format("{}", fmt::join(definition.variables, ", ")),
-                    BackendNames(family)});
+                 BackendNames(family)});
     }
   }
   if (json) {
@@ -78,8 +78,8 @@ void ListSuites(bool json) {
                     {"workloads", suite.workloads.size()},
                     {"definitions", definitions},
                     {"file", path}});
-    table.Add({name, std::to_string(suite.workloads.size()), std::to_string(definitions.size()),
-                  path});
+    table.Add(
+        {name, std::to_string(suite.workloads.size()), std::to_string(definitions.size()), path});
   }
   fmt::print("{}", json ? rows.dump(2) + "\n" : table.Text({.width = TerminalWidth(1)}));
 }

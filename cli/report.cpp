@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "io/file.h"
 #include "report/html.h"
 #include "report/json.h"
 #include "report/markdown.h"
@@ -28,7 +29,8 @@ void Report(const ReportFlags& flags) {
     }
   };
   if (flags.html.empty() && flags.markdown.empty() && flags.json.empty()) {
-    BadInput("nothing to write: give --html, --markdown or --json with a file, or - for the screen");
+    BadInput(
+        "nothing to write: give --html, --markdown or --json with a file, or - for the screen");
   }
   if (!flags.html.empty()) deliver(flags.html, HtmlReport(report));
   if (!flags.markdown.empty()) deliver(flags.markdown, MarkdownReport(report));

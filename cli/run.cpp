@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "io/file.h"
 #include "replay/device.h"
 #include "replay/runner.h"
 #include "report/html.h"
@@ -51,8 +52,8 @@ bool Matches(const std::vector<std::string>& wanted, const std::string& value) {
 // A uuid may be given by a prefix.
 bool MatchesPrefix(const std::vector<std::string>& wanted, const std::string& value) {
   return wanted.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const std::string& w) {
-    return !w.empty() && value.starts_with(w);
-  });
+           return !w.empty() && value.starts_with(w);
+         });
 }
 
 // A filter value that no workload of the suite has is a mistake, not an empty result.
@@ -60,8 +61,8 @@ void RequireMatches(const Suite& suite, const std::string& flag,
                     const std::vector<std::string>& wanted,
                     const std::function<std::string(const Workload&)>& value, bool prefix) {
   for (const std::string& one : wanted) {
-    const bool found = std::any_of(
-        suite.workloads.begin(), suite.workloads.end(), [&](const Workload& workload) {
+    const bool found =
+        std::any_of(suite.workloads.begin(), suite.workloads.end(), [&](const Workload& workload) {
           return prefix ? MatchesPrefix({one}, value(workload)) : value(workload) == one;
         });
     if (!found) {
@@ -168,9 +169,14 @@ int ExitCode(const std::vector<CaseResult>& cases) {
     switch (result.status) {
       case Status::kPassed:
       case Status::kPendingAudit:
-      case Status::kSuspicious: any_ran = true; break;
-      case Status::kUnsupported: any_unsupported = true; break;
-      default: return 1;
+      case Status::kSuspicious:
+        any_ran = true;
+        break;
+      case Status::kUnsupported:
+        any_unsupported = true;
+        break;
+      default:
+        return 1;
     }
   }
   return any_unsupported && !any_ran ? static_cast<int>(Fault::kUnsupported) : 0;
@@ -181,8 +187,8 @@ void Print(const RunReport& report, const RunFlags& flags) {
     fmt::print("{}\n", RunToJson(report));
     return;
   }
-  fmt::print("{}", TerminalReport(report, {.width = std::min(100, TerminalWidth(1)),
-                                           .colour = UseColor(1)}));
+  fmt::print("{}", TerminalReport(
+                       report, {.width = std::min(100, TerminalWidth(1)), .colour = UseColor(1)}));
   if (!flags.html.empty()) fmt::print("report: {}\n", flags.html);
 }
 
@@ -197,7 +203,8 @@ int Run(RunFlags flags) {
   const Suite suite = LoadFiltered(flags);
   flags.run.worker_command = OwnWorkerCommand();
   flags.run.timing = !flags.no_timing;
-  PlanCases(BuiltInRegistry(), suite, flags.run);  // refuses unknown backends before any file exists
+  PlanCases(BuiltInRegistry(), suite,
+            flags.run);  // refuses unknown backends before any file exists
   if (!flags.html.empty()) WriteFile(flags.html, "");  // an unwritable place is known at once
   Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kAppend);
   Ceilings ceilings;

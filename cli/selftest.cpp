@@ -24,10 +24,10 @@ int SelftestMutations(const std::string& suite_name) {
     for (const MutantOutcome& outcome : TryMutants(family, *workload)) {
       ++total;
       if (!outcome.killed) ++survivors;
-      table.Add({outcome.definition, outcome.mutant,
-                 Cell(outcome.killed ? "killed" : "SURVIVED",
-                      outcome.killed ? Tone::kGood : Tone::kBad),
-                 outcome.killed ? outcome.reason : outcome.mistake});
+      table.Add(
+          {outcome.definition, outcome.mutant,
+           Cell(outcome.killed ? "killed" : "SURVIVED", outcome.killed ? Tone::kGood : Tone::kBad),
+           outcome.killed ? outcome.reason : outcome.mistake});
     }
   }
   fmt::print("{}", table.Text({.width = TerminalWidth(1), .colour = UseColor(1)}));

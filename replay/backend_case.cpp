@@ -47,7 +47,8 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
 
 WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
   auto& worker = workers_[{backend, repeat}];
-  if (worker == nullptr || worker->dead()) worker = std::make_unique<WorkerProcess>(command_, stop_);
+  if (worker == nullptr || worker->dead())
+    worker = std::make_unique<WorkerProcess>(command_, stop_);
   return *worker;
 }
 
@@ -149,9 +150,9 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
   const auto before = std::chrono::steady_clock::now();
   if (!MapSlot(worker, set, true, "check")) return false;
   if (set == 0) {
-    result_.setup_ms = std::chrono::duration<double, std::milli>(
-                           std::chrono::steady_clock::now() - before)
-                           .count();
+    result_.setup_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before)
+            .count();
   }
   if (!CheckGuards(set)) return false;
   Verdict verdict;

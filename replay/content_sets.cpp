@@ -12,8 +12,8 @@ std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundl
     Sha256 hash;
     hash.Update(DTypeName(tensor.dtype));
     hash.Update(ShapeText(tensor.shape));
-    hash.Update({reinterpret_cast<const char*>(tensor.data), tensor.bytes()});
-    hashes.emplace_back(tensor.name, hash.Hex());
+    hash.Update(std::span<const std::byte>(tensor.data, tensor.bytes()));
+    hashes.emplace_back(tensor.name, Hex(hash.Finish()));
   }
   return hashes;
 }

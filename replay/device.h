@@ -10,8 +10,8 @@ namespace assay {
 // Identity and environment, without measuring: host, CPU model, threads, compiler, commit, OS.
 RunInfo DescribeRun(const std::string& command, int threads);
 
-// Measures copy, read and write bandwidth, the bf16 and fp32 matrix rates and the cost of a parallel
-// launch, on `threads` threads (0 = all). Takes about three seconds.
+// Measures copy, read and write bandwidth, the bf16 and fp32 matrix rates and the cost of a
+// parallel launch, on `threads` threads (0 = all). Takes about three seconds.
 Ceilings MeasureCeilings(int threads);
 
 // "Intel(R) Xeon(R) Processor, 2 threads" and its stable identity (a hash prefix).

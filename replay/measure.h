@@ -12,8 +12,8 @@
 namespace assay {
 
 struct TimingLimits {
-  double budget_s = 2;        // per series; at least one sample is always taken
-  int min_samples = 30;       // before convergence may stop the series
+  double budget_s = 2;   // per series; at least one sample is always taken
+  int min_samples = 30;  // before convergence may stop the series
   int max_samples = 2000;
   double half_width = 0.005;  // of the median's 95 % interval, relative
   double warmup_s = 0.02;     // and at least `warmup_calls`

@@ -47,8 +47,13 @@ struct Lab {
 
   MutantOutcome Judge(const std::string& name, const std::string& mistake) {
     const Verdict verdict = Verify(family, problem, inputs, outputs, expected, 1);
-    return {workload.definition, workload.uuid,  name, mistake, !verdict.passed(),
-            verdict.reason,      verdict.correctness.share_checked};
+    return {workload.definition,
+            workload.uuid,
+            name,
+            mistake,
+            !verdict.passed(),
+            verdict.reason,
+            verdict.correctness.share_checked};
   }
 };
 

@@ -24,8 +24,8 @@ inline constexpr int kProtocolVersion = 1;
 struct Reply {
   Status status = Status::kPassed;  // kPassed = "ok"
   std::string sub, reason;
-  double run_ns = 0;        // slot: the one run; time: all kernel calls together
-  double prepare_ns = 0;    // time: flushing and poisoning between samples
+  double run_ns = 0;      // slot: the one run; time: all kernel calls together
+  double prepare_ns = 0;  // time: flushing and poisoning between samples
   std::int64_t peak_bytes = 0;
   std::vector<TimingSeries> series;
 };

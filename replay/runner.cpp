@@ -28,8 +28,8 @@ void RequireKnownBackends(const Registry& registry, const RunOptions& options) {
       for (const Backend& backend : family.backends) known.insert(backend.name);
     }
     if (!known.contains(name)) {
-      BadInput(fmt::format("unknown backend '{}'; this build has: {}", name,
-                           fmt::join(known, ", ")));
+      BadInput(
+          fmt::format("unknown backend '{}'; this build has: {}", name, fmt::join(known, ", ")));
     }
   }
 }
@@ -96,9 +96,8 @@ class WorkloadRun {
       return ReportAll(Status::kOom, fmt::format("needs {} bytes for one content set, {} are free",
                                                  needed, limit));
     }
-    const int most_sets =
-        static_cast<int>(std::clamp<std::int64_t>(limit / std::max<std::int64_t>(needed, 1), 1,
-                                                  kContentSets));
+    const int most_sets = static_cast<int>(
+        std::clamp<std::int64_t>(limit / std::max<std::int64_t>(needed, 1), 1, kContentSets));
     std::vector<BackendCase> running;
     running.reserve(cases_.size());
     for (const PlannedCase& planned : cases_) {

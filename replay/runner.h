@@ -1,4 +1,5 @@
-// Replays workloads: inputs, reference, workers, verdicts, timing, one result per (workload, backend).
+// Replays workloads: inputs, reference, workers, verdicts, timing, one result per (workload,
+// backend).
 #pragma once
 
 #include <atomic>

@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "replay/channel.h"
@@ -99,12 +99,13 @@ class OpenCase {
   // Outputs must land in the memory that was given: a swapped pointer would dodge every guard.
   void Run(Slot& slot) {
     backend_->run(problem_, slot.inputs, slot.outputs, context_);
-    const std::size_t first = static_cast<std::size_t>(&slot - slots_.data()) *
-                              slot.outputs.tensors().size();
+    const std::size_t first =
+        static_cast<std::size_t>(&slot - slots_.data()) * slot.outputs.tensors().size();
     for (std::size_t t = 0; t < slot.outputs.tensors().size(); ++t) {
       const Tensor& tensor = slot.outputs.tensors()[t];
       if (tensor.data != given_[first + t]) {
-        Fail(Status::kIncorrect, "aliasing", "output '" + tensor.name + "' is not the given memory");
+        Fail(Status::kIncorrect, "aliasing",
+             "output '" + tensor.name + "' is not the given memory");
       }
     }
   }
@@ -117,26 +118,26 @@ class OpenCase {
   std::vector<const std::byte*> given_;  // output addresses, slot by slot
 };
 
-Reply Handle(const Registry& registry, std::optional<OpenCase>& open, const Json& request,
+Reply Handle(const Registry& registry, std::unique_ptr<OpenCase>& open, const Json& request,
              std::vector<FileDescriptor>& fds) {
   const std::string op = request.at("op");
   if (op == "open") {
     open.reset();
-    open.emplace(registry, request);
+    open = std::make_unique<OpenCase>(registry, request);
     return {};
   }
   if (op == "close") {
     open.reset();
     return {};
   }
-  if (!open) BadInput("request '" + op + "' without an open case");
+  if (open == nullptr) BadInput("request '" + op + "' without an open case");
   if (op == "slot") return open->MapSlot(request, fds);
   if (op == "time") return open->Time(request);
   BadInput("unknown request '" + op + "'");
 }
 
 // A reply for everything that a backend may throw.
-Reply Answer(const Registry& registry, std::optional<OpenCase>& open, Message& message) {
+Reply Answer(const Registry& registry, std::unique_ptr<OpenCase>& open, Message& message) {
   Reply reply;
   try {
     reply = Handle(registry, open, Json::parse(message.line), message.fds);
@@ -168,13 +169,16 @@ int ServeWorker(const Registry& registry, int fd) {
   Channel channel{FileDescriptor(fd)};
   const Json hello = {{"protocol", kProtocolVersion}, {"worker", "assay"}, {"pid", getpid()}};
   if (!channel.Send(hello.dump())) return 0;
-  std::optional<OpenCase> open;
+  std::unique_ptr<OpenCase> open;
   for (;;) {
     Message message;
     switch (channel.Receive(message)) {
-      case Channel::Outcome::kClosed: return 0;
-      case Channel::Outcome::kMessage: break;
-      default: return static_cast<int>(Fault::kInternal);
+      case Channel::Outcome::kClosed:
+        return 0;
+      case Channel::Outcome::kMessage:
+        break;
+      default:
+        return static_cast<int>(Fault::kInternal);
     }
     if (!channel.Send(ReplyToJson(Answer(registry, open, message)))) return 0;
   }

@@ -24,8 +24,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = Channel::Clock;
 
-constexpr auto kGreetingTime = 20s;     // loading a large CUDA binary from a cold disk
-constexpr auto kTerminateGrace = 5s;    // between SIGTERM and SIGKILL
+constexpr auto kGreetingTime = 20s;   // loading a large CUDA binary from a cold disk
+constexpr auto kTerminateGrace = 5s;  // between SIGTERM and SIGKILL
 constexpr std::size_t kLogTailBytes = 2000;
 
 // Runs in the child between fork and exec: async-signal-safe calls only.
@@ -109,14 +109,18 @@ Reply WorkerProcess::Ask(const nlohmann::json& request, std::span<const int> fds
                          const std::string& phase) {
   if (dead()) return death_;
   if (!channel_.Send(request.dump(), fds)) return Bury("it closed its socket");
-  const auto timeout = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(timeout_s));
+  const auto timeout =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   Message message;
   switch (WaitForLine(message, Clock::now() + timeout)) {
-    case Channel::Outcome::kTimeout: return stop_ ? Bury("interrupted") : KillForTimeout(timeout_s, phase);
-    case Channel::Outcome::kClosed: return Bury("it closed its socket");
-    case Channel::Outcome::kBroken: return Bury("its reply is longer than 64 MiB");
-    case Channel::Outcome::kMessage: break;
+    case Channel::Outcome::kTimeout:
+      return stop_ ? Bury("interrupted") : KillForTimeout(timeout_s, phase);
+    case Channel::Outcome::kClosed:
+      return Bury("it closed its socket");
+    case Channel::Outcome::kBroken:
+      return Bury("its reply is longer than 64 MiB");
+    case Channel::Outcome::kMessage:
+      break;
   }
   try {
     return ReplyFromJson(message.line);

@@ -17,8 +17,8 @@ namespace assay {
 class WorkerProcess {
  public:
   // Starts `command` + {"--fd", "N"} in a process group of its own, with stdout and stderr in a
-  // private log, and waits for its greeting. A worker that cannot greet is dead(): Ask explains why.
-  // Once `stop` is true the worker is killed at the next wait.
+  // private log, and waits for its greeting. A worker that cannot greet is dead(): Ask explains
+  // why. Once `stop` is true the worker is killed at the next wait.
   WorkerProcess(const std::vector<std::string>& command, const std::atomic<bool>& stop);
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
