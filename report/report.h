@@ -1,0 +1,16 @@
+// The input of every report: one run, as plain data. Nothing under report/ opens a ledger.
+#pragma once
+
+#include <vector>
+
+#include "replay/result.h"
+
+namespace assay {
+
+struct RunReport {
+  RunInfo run;
+  Ceilings ceilings;              // all zeros when the machine was never measured
+  std::vector<CaseResult> cases;  // in the order they ended
+};
+
+}  // namespace assay
