@@ -97,6 +97,26 @@ std::vector<TensorLayout> AllInputLayouts(const Family& family, const Problem& p
   return layouts;
 }
 
+void CheckInputLayouts(const std::vector<TensorSpec>& specs, const Problem& problem,
+                       const Bundle& inputs) {
+  const auto text = [](DType dtype, const Shape& shape) {
+    return std::string(DTypeName(dtype)) + ShapeText(shape);
+  };
+  for (const TensorSpec& spec : specs) {
+    const Tensor* tensor = inputs.find(spec.name);
+    if (tensor == nullptr) {
+      if (spec.optional) continue;
+      BadInput(problem.definition->name + ": input '" + spec.name + "' is missing");
+    }
+    const TensorLayout wanted = Resolve(spec, problem);
+    if (tensor->dtype != wanted.dtype || tensor->shape != wanted.shape) {
+      BadInput(problem.definition->name + ": input '" + spec.name + "' is " +
+               text(tensor->dtype, tensor->shape) + ", expected " +
+               text(wanted.dtype, wanted.shape));
+    }
+  }
+}
+
 Problem MakeProblem(const Family& family, std::string_view definition_name, const Axes& variables,
                     const Attributes& attributes, std::string variant) {
   const Definition* definition = family.FindDefinition(definition_name);

@@ -97,8 +97,9 @@ struct OutputPolicy {
   StateRule state;
   double slice_rel_l2 = 5e-3;  // norm2(x - r) / norm2(r) per slice; 0 = not checked
   int min_slice_rows = 16;     // slices with fewer sampled rows are pooled (not in full checks)
-  // Slice of a row, e.g. (batch, head). Null = the whole tensor is one slice.
-  std::int64_t (*slice_of_row)(const Problem& problem, std::int64_t row) = nullptr;
+  // Slice of a row, e.g. (batch, head) or (sequence, head). Null = the whole tensor is one slice.
+  std::int64_t (*slice_of_row)(const Problem& problem, const Bundle& inputs,
+                               std::int64_t row) = nullptr;
 };
 
 // The result of a check that needs the whole output (Freivalds, constant V, ...).
@@ -168,6 +169,11 @@ struct Family {
 std::vector<TensorLayout> OutputLayouts(const Family& family, const Problem& problem);
 // Every declared input, optional ones included: what most families use as input_layouts.
 std::vector<TensorLayout> AllInputLayouts(const Family& family, const Problem& problem);
+
+// Throws kInput naming the first input that is missing or whose dtype or shape differs from its
+// declaration (both shapes in the message). What validate_inputs starts with.
+void CheckInputLayouts(const std::vector<TensorSpec>& specs, const Problem& problem,
+                       const Bundle& inputs);
 
 // Builds a Problem after checking the axes against the definition: unknown, missing, negative and
 // absurdly large (> 2^40) axes throw kInput naming the axis and its value; validate_axes runs last.

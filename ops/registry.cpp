@@ -2,6 +2,8 @@
 // and hide the list.) This is the only file that asks whether CUDA was compiled in.
 #include "ops/registry.h"
 
+#include "ops/gdn_decode/spec.h"
+
 namespace assay {
 
 const Family* Registry::FindFamily(std::string_view name) const {
@@ -19,7 +21,9 @@ DefinitionRef Registry::FindDefinition(std::string_view name) const {
 }
 
 const Registry& BuiltInRegistry() {
-  static const Registry registry({});
+  static const Registry registry({
+      gdn_decode::MakeFamily(),
+  });
   return registry;
 }
 

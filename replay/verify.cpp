@@ -101,9 +101,13 @@ std::string NumberText(double x) {
 // One output against its expected rows. Collects everything first, then decides.
 class OutputJudge {
  public:
-  OutputJudge(const Problem& problem, const Tensor& tensor, const OutputPolicy& policy,
-              std::int64_t row_elements)
-      : problem_(problem), tensor_(tensor), policy_(policy), row_elements_(row_elements) {
+  OutputJudge(const Problem& problem, const Bundle& inputs, const Tensor& tensor,
+              const OutputPolicy& policy, std::int64_t row_elements)
+      : problem_(problem),
+        inputs_(inputs),
+        tensor_(tensor),
+        policy_(policy),
+        row_elements_(row_elements) {
     grades_.resize(std::max<std::size_t>(policy.grades.size(), 1));
   }
 
@@ -125,7 +129,8 @@ class OutputJudge {
   };
 
   void AddRow(std::int64_t row, std::size_t position, const ExpectedRows& expected) {
-    const std::int64_t slice = policy_.slice_of_row ? policy_.slice_of_row(problem_, row) : 0;
+    const std::int64_t slice =
+        policy_.slice_of_row ? policy_.slice_of_row(problem_, inputs_, row) : 0;
     Norms& norms = slices_[slice];
     ++norms.rows;
     const std::size_t base = position * static_cast<std::size_t>(row_elements_);
@@ -257,6 +262,7 @@ class OutputJudge {
   }
 
   const Problem& problem_;
+  const Bundle& inputs_;
   const Tensor& tensor_;
   const OutputPolicy& policy_;
   const std::int64_t row_elements_;
@@ -378,7 +384,7 @@ Verdict Verify(const Family& family, const Problem& problem, const Bundle& input
   std::int64_t checked = 0, total = 0;
   for (std::size_t o = 0; o < family.outputs.size(); ++o) {
     const TensorSpec& spec = family.outputs[o];
-    OutputJudge judge(problem, outputs[spec.name], policies[o], RowElements(spec, problem));
+    OutputJudge judge(problem, inputs, outputs[spec.name], policies[o], RowElements(spec, problem));
     OutputCheck check = judge.Judge(expected.rows[o], expected.outputs[o], RowCount(spec, problem));
     checked += check.rows_checked;
     total += check.rows_total;
