@@ -3,6 +3,7 @@
 #include "ops/registry.h"
 
 #include "ops/gdn_decode/spec.h"
+#include "ops/gdn_prefill/spec.h"
 
 namespace assay {
 
@@ -23,6 +24,7 @@ DefinitionRef Registry::FindDefinition(std::string_view name) const {
 const Registry& BuiltInRegistry() {
   static const Registry registry({
       gdn_decode::MakeFamily(),
+      gdn_prefill::MakeFamily(),
   });
   return registry;
 }
