@@ -41,6 +41,7 @@ constexpr Format kBF16Format{7, 127, 0x1.FEp127};
 // |x| rounded to nearest even on the format's grid, as code without sign; finite x only. The code
 // runs past the largest finite code when rounding overflows.
 unsigned RoundMagnitude(double x, const Format& format) {
+  if (x == 0) return 0;  // frexp gives zero the exponent of 0.5
   int exponent = 0;
   std::frexp(x, &exponent);
   --exponent;  // x = 1.m * 2^exponent
