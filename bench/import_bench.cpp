@@ -20,7 +20,10 @@ void BM_ImportCapturedRecords(benchmark::State& state) {
   for (auto _ : state) records = ImportRecords(captured_file, BuiltInRegistry()).workloads.size();
   state.counters["records"] = static_cast<double>(records);
 }
-BENCHMARK(BM_ImportCapturedRecords)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(BM_ImportCapturedRecords)
+    ->Unit(benchmark::kMillisecond)
+    ->MeasureProcessCPUTime()
+    ->UseRealTime();
 
 void BM_LoadServingSuite(benchmark::State& state) {
   const std::string path = SuitePath("serving");
@@ -28,7 +31,10 @@ void BM_LoadServingSuite(benchmark::State& state) {
   for (auto _ : state) records = LoadSuite(path, BuiltInRegistry()).workloads.size();
   state.counters["records"] = static_cast<double>(records);
 }
-BENCHMARK(BM_LoadServingSuite)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(BM_LoadServingSuite)
+    ->Unit(benchmark::kMillisecond)
+    ->MeasureProcessCPUTime()
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace assay

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 namespace assay {
@@ -48,14 +49,14 @@ class Builder : public nlohmann::json_sax<json> {
   bool number_float(number_float_t value, const string_t&) override { return Add(value); }
   bool string(string_t& value) override { return Add(std::move(value)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return Open(json::object()); }
+  bool start_object(std::size_t) override { return Open(json::value_t::object); }
   bool end_object() override { return Close(); }
-  bool start_array(std::size_t) override { return Open(json::array()); }
+  bool start_array(std::size_t) override { return Open(json::value_t::array); }
   bool end_array() override { return Close(); }
 
   bool key(string_t& name) override {
     if (ignored_depth_ > 0) return true;
-    ignore_next_ = std::find(skipped_.begin(), skipped_.end(), name) != skipped_.end();
+    ignore_next_ = std::binary_search(skipped_.begin(), skipped_.end(), std::string_view(name));
     if (ignore_next_) return true;
     const auto [member, added] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
     if (!added) throw JsonError(0, "key '" + name.substr(0, 60) + "' appears twice in one object");
@@ -69,13 +70,11 @@ class Builder : public nlohmann::json_sax<json> {
   }
 
  private:
-  bool Add(json value) {
+  // Nothing is allocated for ignored values: they are most of a captured record.
+  template <class Value>
+  bool Add(Value&& value) {
     if (ignored_depth_ > 0) return true;
-    if (ignore_next_) {
-      ignore_next_ = false;
-      return true;
-    }
-    Place(std::move(value));
+    if (!std::exchange(ignore_next_, false)) Place(json(std::forward<Value>(value)));
     return true;
   }
 
@@ -93,7 +92,7 @@ class Builder : public nlohmann::json_sax<json> {
     return member_;
   }
 
-  bool Open(json container) {
+  bool Open(json::value_t kind) {
     if (depth_++ >= kDeepest) {
       throw JsonError(0, "nested deeper than " + std::to_string(kDeepest) + " levels");
     }
@@ -102,7 +101,7 @@ class Builder : public nlohmann::json_sax<json> {
       ++ignored_depth_;
     } else {
       // A later sibling may move an array's items, but only after this container was closed.
-      open_.push_back(Place(std::move(container)));
+      open_.push_back(Place(json(kind)));
     }
     return true;
   }
