@@ -2,6 +2,7 @@
 // and hide the list.) This is the only file that asks whether CUDA was compiled in.
 #include "ops/registry.h"
 
+#include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
 
@@ -23,6 +24,7 @@ DefinitionRef Registry::FindDefinition(std::string_view name) const {
 
 const Registry& BuiltInRegistry() {
   static const Registry registry({
+      dense_gemm_bf16_nt::MakeFamily(),
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
   });
