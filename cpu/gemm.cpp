@@ -1,8 +1,8 @@
 // The blocked loops of the bf16 GEMM, and the rule that chooses between them and oneDNN.
 //
 // A task is a chunk of rows times a block of columns. Per block of k it packs B once (shared by all
-// rows of the chunk), expands A to fp32 a few tiles at a time, and adds into an fp32 image of the
-// task's part of C that is rounded to bf16 once, at the end. Each element of C is thus summed in
+// rows of the chunk), expands one tile of A to fp32, and adds into an fp32 image of the task's part
+// of C that is rounded to bf16 once, at the end. Each element of C is thus summed in
 // increasing k whatever the blocking: threads split m and n only, and never change a bit.
 #include "cpu/gemm.h"
 
@@ -10,20 +10,21 @@
 #include <memory>
 
 #include "base/parallel.h"
+#include "base/simd.h"
 #include "cpu/gemm_onednn.h"
 #include "cpu/gemm_tiles.h"
 
 namespace assay::cpu {
 namespace {
 
-// Per thread: C 448 x 512 fp32 = 0.9 MB, B 256 x 512 bf16 = 0.25 MB, A 112 x 272 fp32 = 0.12 MB;
-// together they fit the 2 MB L2 cache of current server cores.
+// Per thread: C 448 x 528 fp32 = 0.95 MB and B 256 x 512 bf16 = 0.25 MB fit the 2 MB L2 cache of
+// current server cores; a tile of A, 14 x 272 fp32 = 15 KB, stays in L1 while the panels of B
+// stream past it, one contiguous read that the prefetcher follows.
 constexpr std::int64_t kChunkRows = 448;
-constexpr std::int64_t kARows = 112;  // expanded at a time: 8 tiles of 14 rows
 
 struct Scratch {
   alignas(64) float c[kChunkRows * kCStride];
-  alignas(64) float a[kARows * kAStride];
+  alignas(64) float a[kMostTileRows * kAStride];
   alignas(64) std::uint32_t b[kBlockK / 2 * kBlockColumns];
 };
 
@@ -72,47 +73,50 @@ void PackB(const GemmBf16Nt& args, const Task& task, std::int64_t k0, std::int64
   }
 }
 
+ASSAY_VECTOR_CLONES void Expand(const bf16* from, std::int64_t count, float* to) {
+  for (std::int64_t k = 0; k < count; ++k) to[k] = ToFloat(from[k]);
+}
+
+ASSAY_VECTOR_CLONES void Round(const float* from, std::int64_t count, bf16* to) {
+  for (std::int64_t n = 0; n < count; ++n) to[n] = ToBF16(from[n]);
+}
+
 // fp32 copy of rows [m0, m0 + rows), with a zero behind an odd last k.
 void ExpandA(const GemmBf16Nt& args, std::int64_t m0, std::int64_t rows, std::int64_t k0,
              std::int64_t k_count, Scratch& scratch) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const bf16* from = args.a + (m0 + r) * args.lda + k0;
     float* to = scratch.a + r * kAStride;
-    for (std::int64_t k = 0; k < k_count; ++k) to[k] = ToFloat(from[k]);
+    Expand(args.a + (m0 + r) * args.lda + k0, k_count, to);
     if (k_count % 2 != 0) to[k_count] = 0;
   }
 }
 
-void MultiplyBlock(const Task& task, std::int64_t m0, std::int64_t rows, std::int64_t pairs,
-                   bool first, const TileKernel& tiles, Scratch& scratch) {
+// One tile of A times all panels of the block.
+void MultiplyRows(const Task& task, std::int64_t m0, int rows, std::int64_t pairs, bool first,
+                  const TileKernel& tiles, Scratch& scratch) {
   const std::uint32_t* panel = scratch.b;
+  float* c = scratch.c + (m0 - task.m0) * kCStride;
   for (std::int64_t n = task.n0; n < task.n1; n += tiles.columns) {
-    for (std::int64_t r = 0; r < rows; r += tiles.rows) {
-      float* c = scratch.c + (m0 - task.m0 + r) * kCStride + (n - task.n0);
-      const auto tile_rows = static_cast<int>(std::min<std::int64_t>(tiles.rows, rows - r));
-      tiles.tile(tile_rows, pairs, scratch.a + r * kAStride, panel, c, first);
-    }
+    tiles.tile(rows, pairs, scratch.a, panel, c, first);
     panel += kBlockK / 2 * tiles.columns;
+    c += tiles.columns;
   }
 }
 
 void RoundC(const GemmBf16Nt& args, const Task& task, const Scratch& scratch) {
   for (std::int64_t m = task.m0; m < task.m1; ++m) {
-    const float* from = scratch.c + (m - task.m0) * kCStride;
-    bf16* to = args.c + m * args.ldc + task.n0;
-    for (std::int64_t n = 0; n < task.n1 - task.n0; ++n) to[n] = ToBF16(from[n]);
+    Round(scratch.c + (m - task.m0) * kCStride, task.n1 - task.n0, args.c + m * args.ldc + task.n0);
   }
 }
 
 void RunTask(const GemmBf16Nt& args, const Task& task, const TileKernel& tiles, Scratch& scratch) {
-  const std::int64_t a_rows = kARows / tiles.rows * tiles.rows;
   for (std::int64_t k0 = 0; k0 < args.k; k0 += kBlockK) {
     const std::int64_t k_count = std::min(kBlockK, args.k - k0);
     PackB(args, task, k0, k_count, tiles, scratch);
-    for (std::int64_t m0 = task.m0; m0 < task.m1; m0 += a_rows) {
-      const std::int64_t rows = std::min(a_rows, task.m1 - m0);
+    for (std::int64_t m0 = task.m0; m0 < task.m1; m0 += tiles.rows) {
+      const auto rows = static_cast<int>(std::min<std::int64_t>(tiles.rows, task.m1 - m0));
       ExpandA(args, m0, rows, k0, k_count, scratch);
-      MultiplyBlock(task, m0, rows, CeilDiv(k_count, 2), k0 == 0, tiles, scratch);
+      MultiplyRows(task, m0, rows, CeilDiv(k_count, 2), k0 == 0, tiles, scratch);
     }
   }
   RoundC(args, task, scratch);

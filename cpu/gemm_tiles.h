@@ -9,13 +9,14 @@
 
 namespace assay::cpu {
 
-// k elements of one block: a panel of 32 columns is then 16 KB and stays in a 32 KB L1 cache while
-// the rows of A stream past it.
+// k elements of one block: a tile of 14 rows of A is then 15 KB in fp32 and a panel of 32 columns
+// of B 16 KB.
 inline constexpr std::int64_t kBlockK = 256;
 // Row stride, in floats, of the fp32 copy of A. A compile-time constant, so that all rows of a tile
 // are displacements off one register; the 16 extra floats keep the rows in different cache sets.
 inline constexpr std::int64_t kAStride = kBlockK + 16;
 
+inline constexpr int kMostTileRows = 14;
 // Columns of one block, and the row stride of the fp32 image of C, padded likewise.
 inline constexpr std::int64_t kBlockColumns = 512;
 inline constexpr std::int64_t kCStride = kBlockColumns + 16;
@@ -25,7 +26,7 @@ inline constexpr std::int64_t kCStride = kBlockColumns + 16;
 // an fp32 operand is one shift (even k) or one mask (odd k) away.
 struct TileKernel {
   const char* name;
-  int rows;     // most rows of a tile, at most kBlockK / 16
+  int rows;     // most rows of a tile, at most kMostTileRows
   int columns;  // two vectors
   bool (*supported)();
   // Fills a panel from b [valid, k] with row stride ldb; columns >= valid and an odd last k are 0.
