@@ -71,12 +71,16 @@ std::string ReadFile(const std::string& path) {
 }
 
 void WriteFile(const std::string& path, std::string_view content) {
+  WriteFile(path, std::span<const std::string_view>(&content, 1));
+}
+
+void WriteFile(const std::string& path, std::span<const std::string_view> parts) {
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   try {
     const Descriptor file(
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (file.get() < 0) FailWrite(path, errno);
-    WriteAll(file.get(), path, content);
+    for (const std::string_view part : parts) WriteAll(file.get(), path, part);
     if (::fsync(file.get()) != 0 && errno != EINVAL) FailWrite(path, errno);
     if (::rename(temporary.c_str(), path.c_str()) != 0) FailWrite(path, errno);
   } catch (const Error&) {
