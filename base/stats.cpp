@@ -23,6 +23,25 @@ double LogBinomial(double n, double i, double q) {
          (n - i) * std::log1p(-q);
 }
 
+// The largest k >= 0 with sum_{i<k} C(n,i) q^i (1-q)^(n-i) <= tail. Goes down from the mode by the
+// ratio of neighbouring terms until they vanish, then sums from the small end: O(sqrt(n)) steps.
+std::int64_t LowerTail(std::int64_t n, double q, double tail) {
+  constexpr double kVanishing = 1e-25;
+  std::int64_t i = std::min(static_cast<std::int64_t>(static_cast<double>(n + 1) * q), n);
+  std::vector<double> terms = {
+      std::exp(LogBinomial(static_cast<double>(n), static_cast<double>(i), q))};
+  for (; i > 0 && terms.back() > kVanishing; --i) {
+    terms.push_back(terms.back() * static_cast<double>(i) / static_cast<double>(n - i + 1) *
+                    (1 - q) / q);
+  }
+  double sum = 0;
+  for (; !terms.empty(); terms.pop_back(), ++i) {
+    sum += terms.back();
+    if (sum > tail) break;
+  }
+  return i;
+}
+
 double ResampledMedian(std::span<const double> samples, std::uint64_t seed, std::uint64_t stream,
                        std::uint64_t resample, std::vector<double>& scratch) {
   scratch.resize(samples.size());
@@ -69,27 +88,12 @@ std::optional<Interval> OrderStatisticInterval(std::span<const double> sorted, d
                                                double confidence) {
   const auto n = static_cast<std::int64_t>(sorted.size());
   if (n < 2 || q <= 0 || q >= 1) return std::nullopt;
-  const auto probability = [&](std::int64_t i) {
-    return std::exp(LogBinomial(static_cast<double>(n), static_cast<double>(i), q));
-  };
-  // Grow [low, high) around the quantile's rank, always by the likelier side, until it covers
-  // `confidence`. Ranks are 1..n; the count of samples below the quantile is i in [low, high).
-  auto low = static_cast<std::int64_t>(std::floor(q * static_cast<double>(n)));
-  low = std::clamp<std::int64_t>(low, 1, n - 1);
-  std::int64_t high = low + 1;
-  double covered = probability(low);
-  while (covered < confidence) {
-    const double below = low > 1 ? probability(low - 1) : -1;
-    const double above = high < n ? probability(high) : -1;
-    if (below < 0 && above < 0) return std::nullopt;
-    if (below >= above) {
-      covered += below;
-      --low;
-    } else {
-      covered += above;
-      ++high;
-    }
-  }
+  // The number of samples below the quantile is binomial(n, q). Rank l fails to lie below it with
+  // P(count < l), rank u to lie above it with P(count >= u) = P(n - count <= n - u).
+  const double tail = 0.5 * (1 - confidence);
+  const std::int64_t low = LowerTail(n, q, tail);
+  const std::int64_t high = n + 1 - LowerTail(n, 1 - q, tail);
+  if (low < 1 || high > n) return std::nullopt;
   return Interval{sorted[static_cast<std::size_t>(low - 1)],
                   sorted[static_cast<std::size_t>(high - 1)]};
 }

@@ -23,9 +23,10 @@ double Mean(std::span<const double> samples);
 // Median of absolute deviations from the median (not scaled).
 double MedianAbsoluteDeviation(std::span<const double> samples);
 
-// Distribution-free interval of quantile q: the ranks l < u nearest to the quantile with
-// sum_{i=l}^{u-1} C(n,i) q^i (1-q)^(n-i) >= confidence. Empty when n is too small for a two-sided
-// interval (q = 0.5: n < 6; 0.9: 36; 0.95: 72; 0.99: 368).
+// Distribution-free interval of quantile q: the innermost ranks l < u of which each misses the
+// quantile with probability <= (1 - confidence) / 2, so that sum_{i=l}^{u-1} C(n,i) q^i (1-q)^(n-i)
+// >= confidence (replay page, section 4). Empty when n is too small for a two-sided interval
+// (q = 0.5: n < 6; 0.9: 36; 0.95: 72; 0.99: 368).
 std::optional<Interval> OrderStatisticInterval(std::span<const double> sorted, double q,
                                                double confidence = 0.95);
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::byte kRedZoneByte{0xA5};
+// The bytes of any dtype then fit into 64 bits.
+constexpr std::int64_t kMostElements = 1LL << 60;
 
 constexpr std::size_t RoundUpToPage(std::size_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
@@ -48,7 +50,7 @@ std::byte* MapOrThrow(std::size_t size, int flags, int fd) {
 std::int64_t ElementCount(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t extent : shape) {
-    if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > (1LL << 62)) {
+    if (extent < 0 || __builtin_mul_overflow(count, extent, &count) || count > kMostElements) {
       BadInput("shape " + ShapeText(shape) + " has no usable element count");
     }
   }

@@ -16,7 +16,7 @@ namespace assay {
 
 using Shape = std::vector<std::int64_t>;
 
-// Product of the dimensions; throws kInput if it is negative or passes 2^62.
+// Product of the dimensions; throws kInput if it is negative or passes 2^60.
 std::int64_t ElementCount(const Shape& shape);
 std::string ShapeText(const Shape& shape);  // "[4096,12288]"
 
