@@ -20,23 +20,42 @@ inline constexpr int kLedgerVersion = 1;
 // What `--resume` compares: a case with the same uuid, backend and build is not run again.
 using CaseKey = std::tuple<std::string, std::string, std::string>;
 
+// What tables and filters need of a case: everything but the samples and the per-output checks.
+struct CaseRow {
+  std::string uuid, definition, family, backend, model, phase, request;
+  Axes axes;
+  Status status = Status::kPassed;
+  std::string sub, reason, grade;
+  std::vector<std::string> flags;
+  double share_checked = 0;
+  std::vector<TimingSummary> timing;  // as Summarize gives it; empty = not timed
+  Floor floor;
+  double setup_ms = 0, seconds = 0, overhead_ms = 0;
+};
+CaseRow RowOf(const CaseResult& result);
+
 class Ledger {
  public:
   enum class Mode { kReadOnly, kAppend };
 
-  // Throws kInput: missing (read-only), unwritable, not a ledger, or written by a newer version.
+  // Throws kInput: missing (read-only), unwritable, not a ledger, or written by a newer version;
+  // kUnsupported: not a .jsonl path, and SQLite was not built in. kAppend creates the file. Several
+  // processes may append to one ledger at the same time.
   static Ledger Open(const std::string& path, Mode mode);
   Ledger(Ledger&&) noexcept;
   Ledger& operator=(Ledger&&) noexcept;
   ~Ledger();
 
   void BeginRun(const RunInfo& run, const Ceilings& ceilings);
-  // One transaction; throws kDevice when the disk is full, and the ledger stays readable.
+  // One transaction; throws kDevice when the disk is full, and the ledger stays readable. Once it
+  // returns, the case survives the death of this process.
   void Add(const std::string& run_id, const CaseResult& result);
   void FinishRun(const std::string& run_id, const std::string& finished);
 
-  std::vector<RunInfo> Runs() const;                               // oldest first
-  std::vector<CaseResult> Cases(const std::string& run_id) const;  // in the order they ended
+  std::vector<RunInfo> Runs() const;  // oldest first
+  // In the order in which the cases ended. Rows() is the fast one: 10,000 cases in < 0.2 s.
+  std::vector<CaseResult> Cases(const std::string& run_id) const;
+  std::vector<CaseRow> Rows(const std::string& run_id) const;
   Ceilings CeilingsOf(const std::string& run_id) const;
   std::set<CaseKey> Done(const std::string& build) const;
 
@@ -50,9 +69,12 @@ class Ledger {
   std::unique_ptr<Store> store_;
 };
 
-// Stable JSON of results: one object per line in .jsonl ledgers and in `--json` output.
+// Stable JSON of results: one object per line in .jsonl ledgers and in `--json` output, "type" and
+// "schema" first, further keys in a fixed order. NaN and infinities are the strings "NaN",
+// "Infinity" and "-Infinity". Reading throws kInput when the text is not such an object; unknown
+// keys are ignored, missing ones keep their defaults.
 std::string CaseResultToJson(const CaseResult& result, const std::string& run_id);
-CaseResult CaseResultFromJson(std::string_view json);
+CaseResult CaseResultFromJson(std::string_view json);  // "samples" win over "timing" statistics
 std::string RunInfoToJson(const RunInfo& run);
 RunInfo RunInfoFromJson(std::string_view json);
 std::string CeilingsToJson(const Ceilings& ceilings);

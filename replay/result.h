@@ -52,7 +52,7 @@ struct Correctness {
   int content_sets = 0;
   double share_checked = 0;  // checked rows / all rows, over all outputs
 
-  // The loosest grade over the outputs ("" before verification).
+  // The loosest grade over the outputs; "" before verification or when an output met none.
   std::string grade() const;
 };
 
@@ -64,17 +64,19 @@ struct TimingSeries {
   std::vector<double> samples_ns;
 };
 
-// Statistics of one mode over its repeats; ranking uses `median_ns`.
+// Statistics of one mode over its repeats (replay page, section 4); ranking uses `median_ns`.
+// Quantiles are nearest-rank, over the samples of all repeats.
 struct TimingSummary {
   std::string mode;
   int repeats = 0;
   std::int64_t samples = 0;
   double median_ns = 0;                  // median of the repeats' medians
-  double ci_low_ns = 0, ci_high_ns = 0;  // 95 % order-statistic interval of the pooled median
+  double ci_low_ns = 0, ci_high_ns = 0;  // 95 % order-statistic interval of the pooled median; the
+                                         // whole range when fewer than 6 samples give none
   double spread = 1;                     // max / min of the repeats' medians
   double min_ns = 0, max_ns = 0, mean_ns = 0;
   std::optional<double> p90_ns, p95_ns, p99_ns;  // only where a two-sided interval exists
-  bool noisy = false;
+  bool noisy = false;                            // some repeat did not stop by convergence
 };
 
 struct Floor {
@@ -103,15 +105,16 @@ struct CaseResult {
   bool timed() const { return !timing.empty(); }
 };
 
-// One summary per mode, in order of first appearance.
+// One summary per mode, in order of first appearance; a mode without a single sample has none.
 std::vector<TimingSummary> Summarize(const std::vector<TimingSeries>& timing);
-// The summary that headlines a report: cold before warm. Null when the case was not timed.
+// The summary that headlines a report: cold before rotating before warm. Null when not timed.
 const TimingSummary* Headline(const std::vector<TimingSummary>& summaries);
 
 // What a run was: the environment of all its cases.
 struct RunInfo {
   std::string id;  // unique, sortable by start time
   std::string started, command, commit, build;
+  std::string finished;                 // "" = still running, or killed
   std::string host, device, device_id;  // device_id: identity that ceilings are stored under
   std::string compiler, os;
   int threads = 0;
@@ -126,6 +129,9 @@ struct Ceilings {
   double launch_ns = 0;
 };
 
+// The least time the machine needs: max(bytes / copy rate, flops / bf16 rate, launch latency), with
+// the name of the term that won. Rates that were not measured (0) are left out; ns = 0 when no
+// term is known.
 Floor FloorOf(const Cost& cost, const Ceilings& ceilings);
 
 }  // namespace assay
