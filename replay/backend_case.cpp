@@ -144,7 +144,9 @@ bool BackendCase::CheckGuards(std::size_t set) {
 }
 
 bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
+  const double made_before = sets_.seconds();
   ContentSet& content = sets_.Get(set);
+  judge_s_ += sets_.seconds() - made_before;
   outputs_.push_back(Bundle::AllocateShared(OutputLayouts(sets_.family(), sets_.problem())));
   if (set == 0) result_.input_hashes = content.hashes;
   const auto before = std::chrono::steady_clock::now();
