@@ -28,7 +28,7 @@ double RelativeHalfWidth(const std::vector<double>& samples) {
   return 0.5 * (interval->high - interval->low) / QuantileSorted(sorted, 0.5);
 }
 
-// Sorting at every sample would cost more than a short kernel: look at powers of 1.2 only.
+// Sorting at every sample would cost more than a short kernel: look at powers of 1.5 only.
 class StopRule {
  public:
   StopRule(const TimingLimits& limits, Clock::time_point start)
@@ -38,7 +38,7 @@ class StopRule {
   std::string Decide(const std::vector<double>& samples) {
     const auto n = static_cast<int>(samples.size());
     if (n >= next_look_) {
-      next_look_ = std::max(next_look_ + 1, next_look_ * 6 / 5);
+      next_look_ = std::max(next_look_ + 1, next_look_ * 3 / 2);
       if (RelativeHalfWidth(samples) <= limits_.half_width) return "converged";
     }
     if (n >= limits_.max_samples) return "count";

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -258,10 +259,8 @@ TEST(Runner, HarnessOverheadOfAShortCaseIsSmall) {
   for (const auto& [backend, result] : RunAll(workloads, {"good"}, options)) {
     overheads.push_back(result.overhead_ms);
   }
-  std::sort(overheads.begin(), overheads.end());
-  // The limit is 3 ms (a quiet machine reads well below 1 ms); three times that here, since
-  // tests may share the machine.
-  EXPECT_LT(overheads[overheads.size() / 2], 9.0);
+  // The limit of the product; the least of 20 cases, since tests may share the machine.
+  EXPECT_LT(*std::min_element(overheads.begin(), overheads.end()), 3.0);
 }
 
 }  // namespace

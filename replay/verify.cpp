@@ -93,6 +93,7 @@ std::vector<std::int64_t> MultiIndex(const Shape& shape, std::int64_t flat) {
 std::string IndexText(const std::vector<std::int64_t>& index) { return ShapeText(index); }
 
 std::string NumberText(double x) {
+  if (std::isnan(x)) return "nan";  // whatever its sign bit
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", x);
   return text;

@@ -63,7 +63,7 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
     throw Error(Fault::kDevice, fmt::format("socketpair failed: {}", std::strerror(errno)));
   }
   channel_ = Channel{FileDescriptor(sockets[0])};
-  const FileDescriptor theirs(sockets[1]);
+  FileDescriptor theirs(sockets[1]);
   log_ = FileDescriptor(memfd_create("assay-worker-log", MFD_CLOEXEC));
   std::vector<std::string> words = command;
   words.insert(words.end(), {"--fd", std::to_string(theirs.get())});
@@ -75,6 +75,7 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
   if (pid_ == 0) ExecWorker(argv, theirs.get(), log_.get(), runner);
   if (pid_ < 0) throw Error(Fault::kDevice, fmt::format("fork failed: {}", std::strerror(errno)));
   setpgid(pid_, pid_);  // both sides set it: whoever comes first
+  theirs.reset();       // or the death of the worker would not close the socket
   Greet();
 }
 

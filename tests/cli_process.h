@@ -1,0 +1,35 @@
+// Runs the built program as a user would and keeps what it printed. Test code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace assay {
+
+struct CliResult {
+  int exit_code = -1;  // 128 + N when signal N ended it
+  std::string out, err;
+};
+
+// `words` are the arguments after the program's name. The working folder is `folder`.
+CliResult RunCli(const std::vector<std::string>& words, const std::string& folder);
+
+// Starts it, sends SIGINT after `seconds`, and waits for its end.
+CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::string& folder,
+                            double seconds);
+
+// A fresh empty folder, removed with everything in it at the end of its life.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+  std::string Write(const std::string& name, const std::string& text) const;  // returns its path
+
+ private:
+  std::string path_;
+};
+
+}  // namespace assay

@@ -1,0 +1,182 @@
+// The program end to end, as a user meets it: outputs, exit codes, bad input, interruption, resume.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/file.h"
+#include "tests/cli_process.h"
+
+namespace assay {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Workloads that take milliseconds.
+std::string DecodeLine(const std::string& uuid, int batch) {
+  return "{\"definition\": \"gdn_decode_qk4_v8_d128_k_last\", \"workload\": {\"uuid\": \"" + uuid +
+         "\", \"axes\": {\"batch_size\": " + std::to_string(batch) + "}}}\n";
+}
+std::string TinySuite() { return DecodeLine("u-1", 1) + DecodeLine("u-2", 2); }
+
+class Cli : public ::testing::Test {
+ protected:
+  CliResult Run(const std::vector<std::string>& words) { return RunCli(words, folder_.path()); }
+  // `assay run` on a suite file, verification only unless told otherwise.
+  CliResult RunSuite(const std::string& suite, std::vector<std::string> more = {"--no-timing"}) {
+    std::vector<std::string> words = {"run", "--suite", suite, "--backend", "cpu"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Cli, HelpListsExitCodesAndExamples) {
+  const CliResult result = Run({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("Exit codes"));
+  EXPECT_THAT(result.out, HasSubstr("assay run --suite smoke"));
+  EXPECT_EQ(Run({"run", "--help"}).exit_code, 0);
+}
+
+TEST_F(Cli, NoVerbOrUnknownFlagIsBadInput) {
+  EXPECT_EQ(Run({}).exit_code, 2);
+  EXPECT_EQ(Run({"run", "--no-such-flag"}).exit_code, 2);
+  EXPECT_EQ(Run({"frobnicate"}).exit_code, 2);
+}
+
+TEST_F(Cli, ListNamesDefinitionsBackendsAndSuites) {
+  EXPECT_THAT(Run({"list"}).out, HasSubstr("gdn_decode_qk4_v8_d128_k_last"));
+  EXPECT_THAT(Run({"list", "backends"}).out, HasSubstr("cpu"));
+  EXPECT_THAT(Run({"list", "suites"}).out, HasSubstr("smoke"));
+  const Json definitions = Json::parse(Run({"list", "--json"}).out);
+  ASSERT_GE(definitions.size(), 9u);
+  for (const auto& definition : definitions) EXPECT_FALSE(definition.at("backends").empty());
+}
+
+TEST_F(Cli, RunVerifiesTimesStoresAndReports) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  const CliResult run = RunSuite(suite, {"--budget", "0.2", "--html", "page.html"});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("passed"));
+  EXPECT_THAT(ReadFile(folder_.path() + "/page.html"), HasSubstr("gdn_decode"));
+  const CliResult json = Run({"show", "--json"});
+  EXPECT_EQ(json.exit_code, 0) << json.err;
+  const Json stored = Json::parse(json.out);
+  ASSERT_EQ(stored.at("cases").size(), 2u);
+  for (const auto& one : stored.at("cases")) EXPECT_EQ(one.at("status"), "passed");
+  EXPECT_EQ(Run({"show"}).exit_code, 0);
+  EXPECT_THAT(Run({"show", "--uuid", "u-2"}).out, HasSubstr("u-2"));
+  EXPECT_THAT(Run({"show", "--runs"}).out, HasSubstr("tiny.jsonl"));
+  EXPECT_EQ(Run({"show", "--uuid", "nope"}).exit_code, 2);
+  EXPECT_EQ(Run({"report", "--markdown", "-"}).exit_code, 0);
+  EXPECT_EQ(Run({"report"}).exit_code, 2);
+}
+
+TEST_F(Cli, JsonlLedgersWorkLikeSqliteOnes) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  const CliResult run = RunSuite(suite, {"--no-timing", "--ledger", "out.jsonl"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Json::parse(Run({"show", "--json", "--ledger", "out.jsonl"}).out).at("cases").size(),
+            2u);
+}
+
+TEST_F(Cli, BadLinesAreReportedAndTheRestRuns) {
+  const std::string suite = folder_.Write(
+      "mixed.jsonl", DecodeLine("u-1", 1) + "{\"definition\": \n" + DecodeLine("u-1", 4) +
+                         DecodeLine("u-3", -1) +
+                         "{\"definition\": \"unheard_of\", \"axes\": {}, \"uuid\": \"u-4\"}\n" +
+                         DecodeLine("u-5", 1));
+  const CliResult run = RunSuite(suite, {"--no-timing", "--json"});
+  EXPECT_THAT(run.err, HasSubstr("mixed.jsonl:2:"));
+  EXPECT_THAT(run.err, HasSubstr("mixed.jsonl:3:"));  // duplicate uuid
+  EXPECT_THAT(run.err, HasSubstr("batch_size"));
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  std::map<std::string, std::string> status;
+  const Json printed = Json::parse(run.out);
+  for (const auto& one : printed.at("cases")) status[one.at("uuid")] = one.at("status");
+  EXPECT_EQ(status["u-1"], "passed");
+  EXPECT_EQ(status["u-4"], "unsupported");
+  EXPECT_EQ(status["u-5"], "passed");
+}
+
+TEST_F(Cli, FiltersThatMatchNothingAreRefused) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  for (const char* flag : {"--definition", "--family", "--model", "--uuid"}) {
+    const CliResult run = RunSuite(suite, {"--no-timing", flag, "zzz"});
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.err, HasSubstr("zzz matches no workload")) << flag;
+  }
+  EXPECT_THAT(RunSuite(suite, {"--backend", "gpu9000"}).err, HasSubstr("unknown backend"));
+  EXPECT_EQ(RunSuite("no-such-suite").exit_code, 2);
+  EXPECT_THAT(RunSuite("no-such-suite").err, HasSubstr("smoke"));
+}
+
+TEST_F(Cli, UnwritablePlacesAreRefusedBeforeAnyWork) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  for (const char* flag : {"--ledger", "--html"}) {
+    const CliResult run = RunSuite(suite, {"--no-timing", flag, "/no/such/folder/file"});
+    EXPECT_EQ(run.exit_code, 2) << flag << run.err;
+    EXPECT_THAT(run.err, HasSubstr("/no/such/folder/file")) << flag;
+  }
+}
+
+TEST_F(Cli, FullDiskIsADeviceError) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  std::filesystem::create_symlink("/dev/full", folder_.path() + "/full.jsonl");
+  const CliResult run = RunSuite(suite, {"--no-timing", "--ledger", "full.jsonl"});
+  EXPECT_EQ(run.exit_code, 4) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("full.jsonl"));
+}
+
+TEST_F(Cli, WorkloadsBeyondMemoryAreOomWithTheBytes) {
+  const std::string suite = folder_.Write("big.jsonl", DecodeLine("u-1", 100'000'000));
+  const CliResult run = RunSuite(suite, {"--no-timing", "--json"});
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  const Json one = Json::parse(run.out).at("cases").at(0);
+  EXPECT_EQ(one.at("status"), "oom");
+  EXPECT_THAT(one.at("reason").get<std::string>(), HasSubstr("bytes"));
+}
+
+TEST_F(Cli, InterruptedRunsEndCleanlyAndResume) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += DecodeLine("u-" + std::to_string(i), 4);
+  const std::string suite = folder_.Write("many.jsonl", lines);
+  const std::vector<std::string> words = {"run", "--suite", suite, "--budget", "0.3", "--resume"};
+  const CliResult first = RunCliInterrupted(words, folder_.path(), 6);
+  EXPECT_EQ(first.exit_code, 130) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("--resume"));
+  const std::size_t before = Json::parse(Run({"show", "--json"}).out).at("cases").size();
+  EXPECT_LT(before, 60u);
+  std::vector<std::string> rest = words;
+  rest.push_back("--no-timing");
+  EXPECT_EQ(Run(rest).exit_code, 0);
+  const Json all = Json::parse(Run({"show", "--json"}).out);
+  std::set<std::string> uuids;
+  for (const auto& one : all.at("cases")) uuids.insert(one.at("uuid"));
+  EXPECT_EQ(all.at("cases").size(), 60u) << "no case lost or doubled";
+  EXPECT_EQ(uuids.size(), 60u);
+}
+
+TEST_F(Cli, ColoursOnlyOnTerminals) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  EXPECT_THAT(RunSuite(suite).out, Not(HasSubstr("\x1b[")));
+}
+
+TEST_F(Cli, OutputStaysWithin100Columns) {
+  const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
+  std::istringstream lines(RunSuite(suite).out);
+  for (std::string line; std::getline(lines, line);) {
+    std::size_t cells = 0;  // UTF-8 continuation bytes take no column
+    for (char c : line) cells += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    EXPECT_LE(cells, 100u) << line;
+  }
+}
+
+}  // namespace
+}  // namespace assay
