@@ -1,6 +1,7 @@
 // The row kernel compiled for AVX2 and FMA. Standard headers come before the pragma, so that no
 // inline function of theirs is compiled for it.
 #if defined(__x86_64__)
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

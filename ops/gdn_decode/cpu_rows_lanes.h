@@ -2,6 +2,8 @@
 // Included by the translation unit of one instruction set (see cpu/lanes.h).
 #pragma once
 
+#include <algorithm>
+
 #include "cpu/lanes.h"
 #include "ops/gdn_decode/cpu_rows.h"
 #include "ops/gdn_decode/spec.h"
@@ -22,6 +24,10 @@ alignas(64) constexpr float kZeroRow[kHeadSize] = {};
 // use.
 void StepRows(const RowTask& task) {
   constexpr int kVectors = kHeadSize / kLanes;
+  // The sums of a row separate its reads from its writes, so the hardware sees short bursts: fetch
+  // rows ahead of both streams. (Written lines too: they are read for ownership anyway.)
+  constexpr std::int64_t kAhead = 4;
+  constexpr int kLineFloats = 16;
   constexpr int kSums = 4;  // independent chains: 2 x 4 hide the latency of a multiply-add
   alignas(64) float k[kHeadSize], q[kHeadSize], v[kHeadSize], out[kHeadSize];
   Floats kq = {};
@@ -36,6 +42,11 @@ void StepRows(const RowTask& task) {
   const Floats g = Broadcast(task.g);
   for (std::int64_t row = task.row_begin; row < task.row_end; ++row) {
     const float* s = task.state != nullptr ? task.state + row * kHeadSize : kZeroRow;
+    const std::int64_t ahead = std::min(row + kAhead, task.row_end - 1);
+    for (int i = 0; i < kHeadSize; i += kLineFloats) {
+      if (task.state != nullptr) __builtin_prefetch(task.state + ahead * kHeadSize + i, 0);
+      __builtin_prefetch(task.new_state + ahead * kHeadSize + i, 1);
+    }
     Floats s_k[kSums] = {}, s_q[kSums] = {};
 #pragma GCC unroll 32
     for (int i = 0; i < kVectors; ++i) {
