@@ -35,20 +35,18 @@ struct Item {
 class AlignedFloats {
  public:
   explicit AlignedFloats(std::int64_t count)
-      : data_(static_cast<float*>(::operator new(static_cast<std::size_t>(count) * sizeof(float),
-                                                 std::align_val_t{64}))) {}
+      : data_(static_cast<float*>(::operator new (static_cast<std::size_t>(count) * sizeof(float),
+                                                  std::align_val_t{64}))) {}
   float* get() const { return data_.get(); }
 
  private:
   struct Free {
-    void operator()(float* data) const { ::operator delete(data, std::align_val_t{64}); }
+    void operator()(float* data) const { ::operator delete (data, std::align_val_t{64}); }
   };
   std::unique_ptr<float, Free> data_;
 };
 
-const std::uint16_t* Bits(const bf16* data) {
-  return reinterpret_cast<const std::uint16_t*>(data);
-}
+const std::uint16_t* Bits(const bf16* data) { return reinterpret_cast<const std::uint16_t*>(data); }
 
 // One thread's buffers and the way of one item through them.
 class Worker {
@@ -116,7 +114,8 @@ class Worker {
   void PackChunk(std::int64_t first_key, std::int64_t keys) {
     blocks_.clear();
     for (std::int64_t done = 0; done < keys; done += kKeyBlock) {
-      Block block{first_key + done, static_cast<int>(std::min<std::int64_t>(keys - done, kKeyBlock)),
+      Block block{first_key + done,
+                  static_cast<int>(std::min<std::int64_t>(keys - done, kKeyBlock)),
                   packed_k_.get() + done * dim_, packed_v_.get() + done * dim_, true};
       if (!AnyKeyVisible(block)) continue;
       const std::uint16_t *k_rows[kKeyBlock], *v_rows[kKeyBlock];

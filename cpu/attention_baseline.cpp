@@ -1,4 +1,5 @@
-// Inner loops of attention for whatever the compiler's default allows (SSE2 on x86-64); compile flags in cpu/CMakeLists.txt.
+// Inner loops of attention for whatever the compiler's default allows (SSE2 on x86-64); compile
+// flags in cpu/CMakeLists.txt.
 #include "cpu/attention_tile.h"
 
 namespace assay::cpu {
@@ -9,10 +10,8 @@ struct Baseline {
   typedef float Floats __attribute__((vector_size(16), may_alias));
   typedef std::uint32_t Words __attribute__((vector_size(16), may_alias));
   typedef std::int32_t Signed __attribute__((vector_size(16)));
-  typedef std::uint32_t UnalignedWords
-      __attribute__((vector_size(16), may_alias, aligned(2)));
-  typedef std::uint16_t UnalignedHalves
-      __attribute__((vector_size(8), may_alias, aligned(2)));
+  typedef std::uint32_t UnalignedWords __attribute__((vector_size(16), may_alias, aligned(2)));
+  typedef std::uint16_t UnalignedHalves __attribute__((vector_size(8), may_alias, aligned(2)));
 };
 
 }  // namespace

@@ -34,11 +34,9 @@ struct Tile {
   template <int kStep, bool kHigh, int... kLane>
   static Words Swap(Words a, Words b, std::integer_sequence<int, kLane...>) {
     if constexpr (kHigh) {
-      return __builtin_shuffle(a, b,
-                               Words{((kLane & kStep) ? kLanes + kLane : kLane + kStep)...});
+      return __builtin_shuffle(a, b, Words{((kLane & kStep) ? kLanes + kLane : kLane + kStep)...});
     } else {
-      return __builtin_shuffle(a, b,
-                               Words{((kLane & kStep) ? kLanes + kLane - kStep : kLane)...});
+      return __builtin_shuffle(a, b, Words{((kLane & kStep) ? kLanes + kLane - kStep : kLane)...});
     }
   }
 
@@ -67,9 +65,10 @@ struct Tile {
         Words block[kLanes];
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i) {
-          block[i] = key + i < keys
-                         ? *reinterpret_cast<const typename Isa::UnalignedWords*>(rows[key + i] + channel)
-                         : Words{};
+          block[i] =
+              key + i < keys
+                  ? *reinterpret_cast<const typename Isa::UnalignedWords*>(rows[key + i] + channel)
+                  : Words{};
         }
         TransposeFrom<1>(block);
 #pragma GCC unroll 16
@@ -91,7 +90,8 @@ struct Tile {
     typename Isa::Signed special{};
     for (int key = 0; key < keys; ++key) {
       for (int channel = 0; channel < head_dim; channel += kLanes) {
-        const auto halves = *reinterpret_cast<const typename Isa::UnalignedHalves*>(rows[key] + channel);
+        const auto halves =
+            *reinterpret_cast<const typename Isa::UnalignedHalves*>(rows[key] + channel);
         const Words bits = __builtin_convertvector(halves, Words) << 16;
         special |= (bits & kExponent) == kExponent;
         *reinterpret_cast<Words*>(packed + ValueOffset(key, channel)) = bits;

@@ -55,8 +55,7 @@ void AddDirection(std::uint64_t key, const TokenShape& shape, float gain, bool e
   for (std::int64_t c = 0; c < inner; ++c) {
     const std::int64_t head = c / shape.dim;
     if (every_fourth && head % 4 != 3) continue;
-    offset[static_cast<std::size_t>(c)] =
-        gain * HeadDirection(key, head, shape.dim, c % shape.dim);
+    offset[static_cast<std::size_t>(c)] = gain * HeadDirection(key, head, shape.dim, c % shape.dim);
   }
   ParallelFor(shape.batch * shape.tokens, 0, [&](std::int64_t token) {
     bf16* row = x + token * inner;
@@ -73,9 +72,9 @@ void GenerateProjection(const ProjectionRecipe& recipe, const TokenShape& shape,
   std::vector<float> weight(static_cast<std::size_t>(inner));
   for (std::int64_t c = 0; c < inner; ++c) {
     weight[static_cast<std::size_t>(c)] =
-        recipe.temp * (1 + recipe.weight_spread * UnitNormal(recipe.key,
-                                                             kWeights + recipe.channel_tensor,
-                                                             static_cast<std::uint64_t>(c)));
+        recipe.temp *
+        (1 + recipe.weight_spread * UnitNormal(recipe.key, kWeights + recipe.channel_tensor,
+                                               static_cast<std::uint64_t>(c)));
   }
   const std::int64_t group = recipe.norm_per_head ? shape.dim : inner;
   ParallelRanges(shape.batch * shape.tokens, 16, 0, [&](std::int64_t begin, std::int64_t end) {

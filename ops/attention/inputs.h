@@ -35,9 +35,9 @@ struct ValueRecipe {
   float extra_mean = 0;              // added to every element
 };
 
-// v [batch, tokens, heads, dim] = z c + mean + extra_mean with c = exp(0.7 z'), mean = 0.5 z'' c per
-// channel; one element in 2000 is 10 times as large. Without channel means, averages over many keys
-// shrink to nothing and a test could not tell a wrong kernel from a right one.
+// v [batch, tokens, heads, dim] = z c + mean + extra_mean with c = exp(0.7 z'), mean = 0.5 z'' c
+// per channel; one element in 2000 is 10 times as large. Without channel means, averages over many
+// keys shrink to nothing and a test could not tell a wrong kernel from a right one.
 void GenerateValues(const ValueRecipe& recipe, const TokenShape& shape, bf16* v);
 
 // Direction of head `head` with unit mean square, element `channel`; the same for Q and K.
@@ -49,9 +49,9 @@ void AddSinkDirection(std::uint64_t key, const TokenShape& shape, bf16* q);
 void AddSinkKey(std::uint64_t key, const TokenShape& shape, std::int64_t batch, std::int64_t head,
                 std::int64_t sink, bf16* k);
 
-// Lowers every logit of heads 3, 7, 11, ... by about 16 (scale 1/sqrt(dim)): queries gain the common
-// direction of their head, keys its negative. The softmax does not notice, but a kernel that scores
-// padding or missing keys as 0 does: their weight becomes nearly 1.
+// Lowers every logit of heads 3, 7, 11, ... by about 16 (scale 1/sqrt(dim)): queries gain the
+// common direction of their head, keys its negative. The softmax does not notice, but a kernel that
+// scores padding or missing keys as 0 does: their weight becomes nearly 1.
 inline constexpr float kLoweredLogit = -16.0f;
 void LowerLogitsOfQueries(std::uint64_t key, const TokenShape& shape, bf16* q);
 void LowerLogitsOfKeys(std::uint64_t key, const TokenShape& shape, bf16* k);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
+#include "base/parallel.h"
 #include "base/random.h"
 
 namespace assay::attention {
@@ -11,8 +13,6 @@ namespace {
 
 // Sample rows are drawn from their own stream.
 constexpr std::uint64_t kSampledRows = kAuxiliaryTensor + 128;
-
-double Widen(bf16 x) { return static_cast<double>(ToFloat(x)); }
 
 // The reference is plain loops, compiled for several vector widths so that 10^10 fp64 operations of
 // a large case take seconds. (The sanitizers' start-up does not survive GCC's function clones.)
@@ -22,51 +22,133 @@ double Widen(bf16 x) { return static_cast<double>(ToFloat(x)); }
 #define ASSAY_WIDE_CLONES
 #endif
 
+constexpr std::size_t kKeysWidenedAtOnce = 256;  // 256 KB of fp64 at dim 128: stays in an L2
+constexpr std::size_t kRowsAtOnce = 64;          // bounds the weights: 64 rows x 63360 keys = 32 MB
+
+void Widen(const bf16* x, std::int64_t dim, double* wide) {
+  for (std::int64_t d = 0; d < dim; ++d) wide[d] = static_cast<double>(ToFloat(x[d]));
+}
+
 ASSAY_WIDE_CLONES
-double Dot(const double* q, const bf16* k, std::int64_t dim) {
+double Dot(const double* q, const double* k, std::int64_t dim) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t d = 0; d < dim; ++d) sum += q[d] * Widen(k[d]);
+  for (std::int64_t d = 0; d < dim; ++d) sum += q[d] * k[d];
   return sum;
 }
 
 ASSAY_WIDE_CLONES
-void AddWeighted(double p, const bf16* v, std::int64_t dim, double* value, double* weight) {
+void AddWeighted(double p, const double* v, std::int64_t dim, double* value, double* weight) {
   for (std::int64_t d = 0; d < dim; ++d) {
-    const double x = Widen(v[d]);
-    value[d] += p * x;
-    weight[d] += p * std::abs(x);
+    value[d] += p * v[d];
+    weight[d] += p * std::abs(v[d]);
+  }
+}
+
+bool IsVisible(const RowGroup& group, std::size_t row, std::size_t key) {
+  return !group.visible || group.visible(row, key);
+}
+
+// p[row][key] = q_row . k_key / sqrt(dim).
+void AllScores(const RowGroup& group, std::vector<std::vector<double>>& p) {
+  const auto dim = static_cast<std::size_t>(group.dim);
+  std::vector<double> q(group.q.size() * dim), k(kKeysWidenedAtOnce * dim);
+  for (std::size_t row = 0; row < group.q.size(); ++row) {
+    Widen(group.q[row], group.dim, q.data() + row * dim);
+  }
+  for (std::size_t first = 0; first < group.keys.size(); first += kKeysWidenedAtOnce) {
+    const std::size_t end = std::min(first + kKeysWidenedAtOnce, group.keys.size());
+    for (std::size_t key = first; key < end; ++key) {
+      Widen(group.keys[key].k, group.dim, k.data() + (key - first) * dim);
+    }
+    for (std::size_t row = 0; row < group.q.size(); ++row) {
+      for (std::size_t key = first; key < end; ++key) {
+        const double dot = Dot(q.data() + row * dim, k.data() + (key - first) * dim, group.dim);
+        p[row][key] = dot / std::sqrt(static_cast<double>(group.dim));
+      }
+    }
+  }
+}
+
+// Scores become exp(score - largest visible score); weights of invisible keys are never read.
+void Exponentiate(const RowGroup& group, std::size_t row, std::vector<double>& p) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::size_t key = 0; key < p.size(); ++key) {
+    if (IsVisible(group, row, key)) largest = std::max(largest, p[key]);
+  }
+  for (std::size_t key = 0; key < p.size(); ++key) {
+    if (IsVisible(group, row, key)) p[key] = std::exp(p[key] - largest);
   }
 }
 
 }  // namespace
 
-void AttendRow(const bf16* q, const std::vector<VisibleKey>& keys, std::int64_t dim, SumOrder order,
-               double* value, double* weight) {
-  std::fill_n(value, dim, 0.0);
-  std::fill_n(weight, dim, 0.0);
-  if (keys.empty()) return;
-  std::vector<double> wide_q(static_cast<std::size_t>(dim));
-  for (std::int64_t d = 0; d < dim; ++d) wide_q[static_cast<std::size_t>(d)] = Widen(q[d]);
+void AttendRows(const RowGroup& group, SumOrder order) {
+  const std::size_t rows = group.q.size(), keys = group.keys.size();
+  const auto dim = static_cast<std::size_t>(group.dim);
+  std::vector<std::vector<double>> p(rows, std::vector<double>(keys));
+  AllScores(group, p);
 
-  std::vector<double> p(keys.size());
-  double largest = -std::numeric_limits<double>::infinity();
-  for (std::size_t j = 0; j < keys.size(); ++j) {
-    p[j] = Dot(wide_q.data(), keys[j].k, dim) / std::sqrt(static_cast<double>(dim));
-    largest = std::max(largest, p[j]);
+  std::vector<double> sum(rows, 0), v(kKeysWidenedAtOnce * dim);
+  std::vector<bool> any(rows, false);
+  for (std::size_t row = 0; row < rows; ++row) {
+    Exponentiate(group, row, p[row]);
+    std::fill_n(group.value[row], dim, 0.0);
+    std::fill_n(group.weight[row], dim, 0.0);
   }
-  for (double& x : p) x = std::exp(x - largest);
+  for (std::size_t first = 0; first < keys; first += kKeysWidenedAtOnce) {
+    const std::size_t end = std::min(first + kKeysWidenedAtOnce, keys);
+    const auto key_number = [&](std::size_t n) {
+      return order == SumOrder::kForward ? n : keys - 1 - n;
+    };
+    for (std::size_t n = first; n < end; ++n) {
+      Widen(group.keys[key_number(n)].v, group.dim, v.data() + (n - first) * dim);
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t n = first; n < end; ++n) {
+        const std::size_t key = key_number(n);
+        if (!IsVisible(group, row, key)) continue;
+        any[row] = true;
+        sum[row] += p[row][key];
+        AddWeighted(p[row][key], v.data() + (n - first) * dim, group.dim, group.value[row],
+                    group.weight[row]);
+      }
+    }
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (!any[row]) continue;
+    for (std::size_t d = 0; d < dim; ++d) {
+      group.value[row][d] /= sum[row];
+      group.weight[row][d] /= sum[row];
+    }
+  }
+}
 
-  double sum = 0;
-  for (std::size_t n = 0; n < keys.size(); ++n) {
-    const std::size_t j = order == SumOrder::kForward ? n : keys.size() - 1 - n;
-    sum += p[j];
-    AddWeighted(p[j], keys[j].v, dim, value, weight);
+void ForEachHead(
+    const std::vector<std::int64_t>& rows, std::int64_t queries, std::int64_t heads,
+    const std::function<void(std::int64_t, std::int64_t, const std::vector<std::size_t>&)>& body) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::size_t>> positions;
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    positions[{rows[n] / (queries * heads), rows[n] % heads}].push_back(n);
   }
-  for (std::int64_t d = 0; d < dim; ++d) {
-    value[d] /= sum;
-    weight[d] /= sum;
+  struct Piece {
+    std::int64_t batch, head;
+    std::vector<std::size_t> positions;
+  };
+  std::vector<Piece> pieces;
+  for (const auto& [slice, list] : positions) {
+    for (std::size_t first = 0; first < list.size(); first += kRowsAtOnce) {
+      const std::size_t end = std::min(first + kRowsAtOnce, list.size());
+      pieces.push_back({slice.first,
+                        slice.second,
+                        {list.begin() + static_cast<std::ptrdiff_t>(first),
+                         list.begin() + static_cast<std::ptrdiff_t>(end)}});
+    }
   }
+  ParallelFor(static_cast<std::int64_t>(pieces.size()), 0, [&](std::int64_t index) {
+    const Piece& piece = pieces[static_cast<std::size_t>(index)];
+    body(piece.batch, piece.head, piece.positions);
+  });
 }
 
 std::vector<std::int64_t> EdgeQueries(std::int64_t queries,

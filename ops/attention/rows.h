@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/dtype.h"
@@ -9,16 +10,32 @@
 
 namespace assay::attention {
 
-// One visible key: `dim` channels of K and of V.
-struct VisibleKey {
+// One key: `dim` channels of K and of V.
+struct Key {
   const bf16* k = nullptr;
   const bf16* v = nullptr;
 };
 
-// value[d] = sum_j p_j v_j[d] and weight[d] = sum_j p_j |v_j[d]| with p = softmax(q.k_j / sqrt(dim)),
-// all in fp64, sums in the given order; zeros when `keys` is empty.
-void AttendRow(const bf16* q, const std::vector<VisibleKey>& keys, std::int64_t dim, SumOrder order,
-               double* value, double* weight);
+// Rows of one (batch, head), computed together so that its keys are widened once.
+struct RowGroup {
+  std::vector<const bf16*> q;  // one a row, dim channels
+  std::vector<Key> keys;       // in key order
+  std::int64_t dim = 0;
+  // Does row number `row` see key number `key`? Null = every row sees every key.
+  std::function<bool(std::size_t row, std::size_t key)> visible;
+  std::vector<double*> value, weight;  // one a row: where the results go, dim doubles each
+};
+
+// value[d] = sum_j p_j v_j[d] and weight[d] = sum_j p_j |v_j[d]| over visible keys with
+// p = softmax(q.k_j / sqrt(dim)), all in fp64, sums over keys in the given order; zeros when a row
+// sees no key. An invisible key has no influence whatever it holds.
+void AttendRows(const RowGroup& group, SumOrder order);
+
+// Calls body(batch, head, positions) for the rows of an output [batch, queries, heads, dim]; all
+// rows[positions[i]] of one call belong to that (batch, head). Calls run in parallel.
+void ForEachHead(const std::vector<std::int64_t>& rows, std::int64_t queries, std::int64_t heads,
+                 const std::function<void(std::int64_t batch, std::int64_t head,
+                                          const std::vector<std::size_t>& positions)>& body);
 
 // Query numbers in [0, queries): 0, 1, the last, and the neighbours of the first and last multiples
 // of the kernels' tile heights 64, 128, 176 and 192, and of every number in `borders`.

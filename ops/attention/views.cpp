@@ -20,8 +20,8 @@ bool Empty(const View& view) { return view.batch * view.tokens * view.heads * vi
 
 // One past the last element.
 const bf16* End(const View& view) {
-  return view.data + (view.batch - 1) * view.strides.batch + (view.tokens - 1) * view.strides.token +
-         (view.heads - 1) * view.strides.head + view.dim;
+  return view.data + (view.batch - 1) * view.strides.batch +
+         (view.tokens - 1) * view.strides.token + (view.heads - 1) * view.strides.head + view.dim;
 }
 
 }  // namespace
@@ -53,10 +53,9 @@ void CheckView(std::string_view operation, const View& view) {
 
 void CheckOutputStrides(std::string_view operation, const View& output) {
   if (Empty(output)) return;
-  for (const auto& [axis, stride, count] :
-       {std::tuple{"batch", output.strides.batch, output.batch},
-        {"token", output.strides.token, output.tokens},
-        {"head", output.strides.head, output.heads}}) {
+  for (const auto& [axis, stride, count] : {std::tuple{"batch", output.strides.batch, output.batch},
+                                            {"token", output.strides.token, output.tokens},
+                                            {"head", output.strides.head, output.heads}}) {
     if (count > 1 && stride < output.dim) {
       BadInput(Start(operation, output.name) + " has " + axis + " stride " +
                std::to_string(stride) + ", so that its elements share memory");

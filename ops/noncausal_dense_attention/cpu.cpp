@@ -21,8 +21,8 @@ void CheckMask(const Args& args, const attention::View& o) {
   const std::int64_t bytes = (args.b - 1) * s.batch + (args.h - 1) * s.head +
                              (args.nq - 1) * s.query + (args.nk - 1) * s.key + 1;
   // The mask as a one-row view of bf16 elements, rounded up: only its address range matters.
-  const attention::View range{"mask", reinterpret_cast<const bf16*>(args.mask), 1, 1, 1,
-                              (bytes + 1) / 2, {}};
+  const attention::View range{
+      "mask", reinterpret_cast<const bf16*>(args.mask), 1, 1, 1, (bytes + 1) / 2, {}};
   attention::CheckNoOverlap(kOperation, o, range);
 }
 
@@ -92,12 +92,12 @@ void RunCpu(const Args& args, int threads) {
 }
 
 Backend CpuBackend() {
-  return {"cpu", "flash style, fp32 FMA tiles for AVX-512, AVX2 or the baseline",
-          [](const Problem&, const Bundle&) { return std::string(); },
-          [](const Problem& problem, const Bundle& inputs, Bundle& outputs,
-             const RunContext& context) {
-            RunCpu(Bind(problem, inputs, outputs), context.threads);
-          }};
+  return {
+      "cpu", "flash style, fp32 FMA tiles for AVX-512, AVX2 or the baseline",
+      [](const Problem&, const Bundle&) { return std::string(); },
+      [](const Problem& problem, const Bundle& inputs, Bundle& outputs, const RunContext& context) {
+        RunCpu(Bind(problem, inputs, outputs), context.threads);
+      }};
 }
 
 }  // namespace assay::noncausal_dense_attention

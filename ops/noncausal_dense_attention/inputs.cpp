@@ -1,11 +1,12 @@
 // Definitions, tensors, validation, cost and generated inputs.
+#include "ops/attention/inputs.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 
 #include "base/error.h"
 #include "base/random.h"
-#include "ops/attention/inputs.h"
 #include "ops/attention/rows.h"
 #include "ops/noncausal_dense_attention/spec.h"
 
@@ -18,7 +19,7 @@ constexpr std::string_view kOperation = "noncausal_dense_attention";
 constexpr std::uint64_t kQ = 0, kK = 1, kV = 2, kMask = 3;
 constexpr std::uint64_t kSinks = kAuxiliaryTensor + 129, kPerturbation = kAuxiliaryTensor + 130;
 
-constexpr float kTemp = 3;       // captured-like: standard deviation of the logits
+constexpr float kTemp = 3;         // captured-like: standard deviation of the logits
 constexpr double kVisible = 0.75;  // share of visible keys in per-query masks
 
 bool IsWorldModel(const Problem& problem) { return problem.axis("H") != 32; }
@@ -89,8 +90,8 @@ double VisiblePairs(const Problem& problem, const Bundle& inputs) {
 Cost CostOf(const Problem& problem, const Bundle& inputs) {
   const double pairs = VisiblePairs(problem, inputs);
   const auto token_bytes = static_cast<double>(2 * problem.axis("H") * problem.axis("D"));
-  const auto tokens = static_cast<double>(
-      problem.axis("B") * (2 * problem.axis("Nq") + 2 * problem.axis("Nk")));
+  const auto tokens =
+      static_cast<double>(problem.axis("B") * (2 * problem.axis("Nq") + 2 * problem.axis("Nk")));
   Cost cost;
   cost.flops = 4 * static_cast<double>(problem.axis("D")) * pairs;
   cost.bytes = token_bytes * tokens;
@@ -228,8 +229,7 @@ std::pair<const std::uint8_t*, MaskStrides> BindMask(const Problem& problem, con
   if (mask->shape == Shape{b, h, nq, nk}) return {bytes, {h * nq * nk, nq * nk, nk, 1}};
   if (mask->shape == Shape{b, 1, nq, nk}) return {bytes, {nq * nk, 0, nk, 1}};
   BadInput(std::string(kOperation) + ": mask has shape " + ShapeText(mask->shape) +
-           ", supported are [B,Nk], [B,1,Nq,Nk] and [B,H,Nq,Nk] of " +
-           ShapeText({b, h, nq, nk}));
+           ", supported are [B,Nk], [B,1,Nq,Nk] and [B,H,Nq,Nk] of " + ShapeText({b, h, nq, nk}));
 }
 
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
@@ -258,9 +258,17 @@ Family MakeFamily() {
                    {"V", DType::kBF16, {"B", "Nk", "H", "D"}},
                    {"mask", DType::kBool, {"B", "Nk"}, true}};
   family.outputs = {{"O", DType::kBF16, {"B", "Nq", "H", "D"}, false, 3}};
-  family.variants = {"captured",     "temp1",            "temp6",           "sink",
-                     "masked",       "masked_rows",      "masked_heads",    "all_visible",
-                     "extreme_negative", "extreme_positive", "identical_keys"};
+  family.variants = {"captured",
+                     "temp1",
+                     "temp6",
+                     "sink",
+                     "masked",
+                     "masked_rows",
+                     "masked_heads",
+                     "all_visible",
+                     "extreme_negative",
+                     "extreme_positive",
+                     "identical_keys"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
   family.input_layouts = InputLayouts;

@@ -130,8 +130,7 @@ void WrongRow(const Args& args, SoftmaxMistake mistake, const bf16* q, const bf1
       const float p = std::exp(s[static_cast<std::size_t>(j)] - largest);
       sum += p;
       for (std::int64_t d = 0; d < args.d; ++d) {
-        acc[static_cast<std::size_t>(d)] +=
-            p * ToFloat(v[(first + j) * args.v_strides.token + d]);
+        acc[static_cast<std::size_t>(d)] += p * ToFloat(v[(first + j) * args.v_strides.token + d]);
       }
     }
   }
@@ -164,7 +163,8 @@ std::vector<Mutant> ArgumentMutants() {
       Changed("scale_off_by_one_percent", "scale is 1.01/sqrt(D)",
               [](cpu::Attention& kernel) { kernel.scale *= 1.01f; }),
       Changed("key_heads_paired", "odd query heads use the K and V of the wrong head", PairHeads),
-      Changed("values_of_next_token", "V is read one token late (the last key reads the first value)",
+      Changed("values_of_next_token",
+              "V is read one token late (the last key reads the first value)",
               [](cpu::Attention& kernel) {
                 cpu::AttentionKeys& keys = kernel.keys[0];
                 keys.count -= 1;
@@ -177,14 +177,13 @@ std::vector<Mutant> ArgumentMutants() {
 
 std::vector<Mutant> Mutants() {
   std::vector<Mutant> mutants = ArgumentMutants();
-  mutants.push_back(Spoiled("zeros", "the output is all zeros",
-                            [](const Args& args) { Multiply(args, 0); }));
+  mutants.push_back(
+      Spoiled("zeros", "the output is all zeros", [](const Args& args) { Multiply(args, 0); }));
   mutants.push_back(Spoiled("one_percent_large", "the output is 1.01 times the truth",
                             [](const Args& args) { Multiply(args, 1.01f); }));
+  mutants.push_back(Spoiled("heads_swapped", "output heads 0 and 1 are exchanged", SwapFirstHeads));
   mutants.push_back(
-      Spoiled("heads_swapped", "output heads 0 and 1 are exchanged", SwapFirstHeads));
-  mutants.push_back(Spoiled("last_row_stale", "the last query row repeats the one before",
-                            CopyLastRow));
+      Spoiled("last_row_stale", "the last query row repeats the one before", CopyLastRow));
   mutants.push_back({"split_without_weights",
                      "two halves of the keys are averaged instead of combined by their sums",
                      AverageHalves});

@@ -1,5 +1,4 @@
 // The fp64 truth, one output row at a time, and which rows a verdict looks at.
-#include "base/parallel.h"
 #include "ops/attention/rows.h"
 #include "ops/noncausal_dense_attention/spec.h"
 
@@ -28,27 +27,39 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
   const bf16* q = inputs["Q"].as<bf16>();
   const bf16* k = inputs["K"].as<bf16>();
   const bf16* v = inputs["V"].as<bf16>();
-  const auto [mask, mask_strides] = BindMask(problem, inputs);
+  const std::pair bound_mask = BindMask(problem, inputs);
+  const std::uint8_t* mask = bound_mask.first;
+  const MaskStrides mask_strides = bound_mask.second;
 
   ExpectedRows expected;
   expected.value.resize(rows[0].size() * static_cast<std::size_t>(dim));
   expected.scale.resize(expected.value.size());
-  ParallelFor(static_cast<std::int64_t>(rows[0].size()), 0, [&](std::int64_t n) {
-    const std::int64_t row = rows[0][static_cast<std::size_t>(n)];
-    const std::int64_t batch = row / (nq * heads), query = row / heads % nq, head = row % heads;
-    std::vector<attention::VisibleKey> keys;
-    keys.reserve(static_cast<std::size_t>(nk));
-    for (std::int64_t j = 0; j < nk; ++j) {
-      if (mask != nullptr && mask[batch * mask_strides.batch + head * mask_strides.head +
-                                  query * mask_strides.query + j * mask_strides.key] == 0) {
-        continue;
-      }
-      const std::int64_t at = ((batch * buffer + j) * heads + head) * dim;
-      keys.push_back({k + at, v + at});
-    }
-    attention::AttendRow(q + row * dim, keys, dim, order, expected.value.data() + n * dim,
-                         expected.scale.data() + n * dim);
-  });
+  attention::ForEachHead(
+      rows[0], nq, heads,
+      [&](std::int64_t batch, std::int64_t head, const std::vector<std::size_t>& positions) {
+        attention::RowGroup group;
+        group.dim = dim;
+        for (std::int64_t j = 0; j < nk; ++j) {
+          const std::int64_t at = ((batch * buffer + j) * heads + head) * dim;
+          group.keys.push_back({k + at, v + at});
+        }
+        std::vector<const std::uint8_t*> mask_rows;
+        for (std::size_t position : positions) {
+          const std::int64_t row = rows[0][position], query = row / heads % nq;
+          group.q.push_back(q + row * dim);
+          group.value.push_back(expected.value.data() + position * static_cast<std::size_t>(dim));
+          group.weight.push_back(expected.scale.data() + position * static_cast<std::size_t>(dim));
+          if (mask == nullptr) continue;
+          mask_rows.push_back(mask + batch * mask_strides.batch + head * mask_strides.head +
+                              query * mask_strides.query);
+        }
+        if (mask != nullptr) {
+          group.visible = [&](std::size_t row, std::size_t key) {
+            return mask_rows[row][key] != 0;
+          };
+        }
+        attention::AttendRows(group, order);
+      });
   return {std::move(expected)};
 }
 
