@@ -13,6 +13,7 @@
 
 #include "base/parallel.h"
 #include "cpu/attention_leaf.h"
+#include "cpu/isa.h"
 
 namespace assay::cpu {
 namespace {
@@ -291,13 +292,8 @@ class Workers {
 std::vector<const AttentionLeaf*> RunnableAttentionLeaves() {
   std::vector<const AttentionLeaf*> leaves;
 #ifdef ASSAY_X86_LEAVES
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    leaves.push_back(&Avx512AttentionLeaf());
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    leaves.push_back(&Avx2AttentionLeaf());
-  }
+  if (Supports(Isa::kAvx512)) leaves.push_back(&Avx512AttentionLeaf());
+  if (Supports(Isa::kAvx2)) leaves.push_back(&Avx2AttentionLeaf());
 #endif
   leaves.push_back(&BaselineAttentionLeaf());
   return leaves;

@@ -5,6 +5,7 @@
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
+#include "ops/noncausal_dense_attention/spec.h"
 
 namespace assay {
 
@@ -27,6 +28,7 @@ const Registry& BuiltInRegistry() {
       dense_gemm_bf16_nt::MakeFamily(),
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
+      noncausal_dense_attention::MakeFamily(),
   });
   return registry;
 }

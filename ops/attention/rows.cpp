@@ -194,7 +194,7 @@ std::vector<std::int64_t> AllOutputRows(std::int64_t batch, std::int64_t queries
   return rows;
 }
 
-std::int64_t SliceOfRow(const Problem& problem, std::int64_t row) {
+std::int64_t SliceOfRow(const Problem& problem, const Bundle&, std::int64_t row) {
   const std::int64_t heads = problem.axis("H");
   return row / (problem.axis("Nq") * heads) * heads + row % heads;
 }

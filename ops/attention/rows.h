@@ -51,7 +51,7 @@ std::vector<std::int64_t> AllOutputRows(std::int64_t batch, std::int64_t queries
                                         std::int64_t heads);
 
 // (batch, head) of a row of an output whose problem has axes Nq and H.
-std::int64_t SliceOfRow(const Problem& problem, std::int64_t row);
+std::int64_t SliceOfRow(const Problem& problem, const Bundle& inputs, std::int64_t row);
 
 // Captured grade, flash grade and the relative L2 guard of both pages.
 OutputPolicy Policy();
