@@ -81,6 +81,8 @@ float WithSign(bool negative, float magnitude) { return negative ? -magnitude : 
 
 // Smallest k with amax <= largest * 2^k, as ue8m0 byte.
 ue8m0 ScaleFor(float amax, double largest) {
+  if (std::isnan(amax)) return {255};
+  if (std::isinf(amax)) return {254};
   const double clamped = std::max<double>(amax, 1e-4);
   int k = 0;
   std::frexp(clamped / largest, &k);  // clamped / largest = f * 2^k, f in [0.5, 1)
@@ -145,7 +147,8 @@ f16 ToF16(double x) {
 }
 e4m3 ToE4M3(double x) { return {static_cast<std::uint8_t>(Encode(x, kE4M3Format, 8, 0x7E, 0x7F))}; }
 e5m2 ToE5M2(double x) { return {static_cast<std::uint8_t>(Encode(x, kE5M2Format, 8, 0x7C, 0x7F))}; }
-unsigned ToE2M1(double x) { return Encode(x, kE2M1Format, 4, 7, 0); }
+// The format has no NaN; hardware conversions give the largest value for one.
+unsigned ToE2M1(double x) { return Encode(x, kE2M1Format, 4, 7, 7); }
 
 ue8m0 ScaleForE4M3(float amax) { return ScaleFor(amax, 448.0); }
 ue8m0 ScaleForE2M1(float amax) { return ScaleFor(amax, 6.0); }

@@ -76,11 +76,13 @@ constexpr bf16 ToBF16(float x) {
 bf16 ToBF16(double x);
 f16 ToF16(float x);
 f16 ToF16(double x);
-e4m3 ToE4M3(double x);           // saturates to +-448, NaN -> 0x7F
-e5m2 ToE5M2(double x);           // overflows to infinity
-unsigned ToE2M1(double x);       // saturates to +-6; code 0..15
-ue8m0 ScaleForE4M3(float amax);  // smallest 2^k with amax <= 448 * 2^k; amax >= 1e-4 is enforced
-ue8m0 ScaleForE2M1(float amax);  // smallest 2^k with amax <= 6 * 2^k; likewise
+e4m3 ToE4M3(double x);      // saturates to +-448, NaN -> 0x7F
+e5m2 ToE5M2(double x);      // overflows to infinity
+unsigned ToE2M1(double x);  // saturates to +-6, NaN -> +6; code 0..15
+// Smallest 2^k with amax <= 448 * 2^k (for e2m1: 6 * 2^k); amax is first raised to 1e-4. Infinity
+// gives the largest scale, NaN gives NaN.
+ue8m0 ScaleForE4M3(float amax);
+ue8m0 ScaleForE2M1(float amax);
 
 // One unit in the last place of bf16 at magnitude |r|: 2^(max(floor(log2 |r|), -126) - 7).
 double UlpBF16(double r);

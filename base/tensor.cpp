@@ -1,8 +1,10 @@
 #include "base/tensor.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
@@ -37,10 +39,13 @@ std::optional<std::size_t> FirstDamage(const std::byte* zone, std::size_t bytes)
   return std::nullopt;
 }
 
+// Maps `size` bytes; closes `fd` when that fails.
 std::byte* MapOrThrow(std::size_t size, int flags, int fd) {
   void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (p == MAP_FAILED) {
-    BadInput("cannot map " + std::to_string(size) + " bytes for tensors: " + std::strerror(errno));
+    const std::string reason = std::strerror(errno);
+    if (fd >= 0) close(fd);
+    BadInput("cannot map " + std::to_string(size) + " bytes for tensors: " + reason);
   }
   return static_cast<std::byte*>(p);
 }
@@ -107,9 +112,9 @@ Bundle Bundle::AllocateShared(const std::vector<TensorLayout>& layouts) {
   const int fd = memfd_create("assay-bundle", MFD_CLOEXEC);
   if (fd < 0) BadInput(std::string("memfd_create failed: ") + std::strerror(errno));
   if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
+    const std::string reason = std::strerror(errno);
     close(fd);
-    BadInput("cannot reserve " + std::to_string(size) +
-             " bytes of shared memory: " + std::strerror(errno));
+    BadInput("cannot reserve " + std::to_string(size) + " bytes of shared memory: " + reason);
   }
   Bundle bundle = Place(layouts, MapOrThrow(size, MAP_SHARED, fd), fd);
   bundle.WriteRedZones();
@@ -117,7 +122,15 @@ Bundle Bundle::AllocateShared(const std::vector<TensorLayout>& layouts) {
 }
 
 Bundle Bundle::MapShared(const std::vector<TensorLayout>& layouts, int fd) {
-  return Place(layouts, MapOrThrow(ArenaBytes(layouts), MAP_SHARED, fd), fd);
+  const std::size_t size = ArenaBytes(layouts);
+  // Touching a page behind the end of the file would kill the process.
+  struct stat info {};
+  if (fstat(fd, &info) != 0 || static_cast<std::size_t>(info.st_size) < size) {
+    if (fd >= 0) close(fd);
+    BadInput("shared memory for tensors has " + std::to_string(info.st_size) + " bytes, not " +
+             std::to_string(size));
+  }
+  return Place(layouts, MapOrThrow(size, MAP_SHARED, fd), fd);
 }
 
 Tensor* Bundle::find(std::string_view name) {

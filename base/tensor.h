@@ -68,7 +68,8 @@ class Bundle {
   static Bundle Allocate(const std::vector<TensorLayout>& layouts);
   // An anonymous shared-memory file (memfd) that another process can map through `fd()`.
   static Bundle AllocateShared(const std::vector<TensorLayout>& layouts);
-  // Maps the memory of AllocateShared; takes ownership of `fd`.
+  // Maps the memory of AllocateShared; takes ownership of `fd`. Throws kInput when the memory is
+  // smaller than `layouts` need.
   static Bundle MapShared(const std::vector<TensorLayout>& layouts, int fd);
   // Bytes an arena for `layouts` takes, red zones included.
   static std::size_t ArenaBytes(const std::vector<TensorLayout>& layouts);
