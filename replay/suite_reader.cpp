@@ -65,6 +65,8 @@ Outcome ReadLine(const Line& line, const Registry& registry,
         error.detail();
   } catch (const Error& error) {
     outcome.problem.message = error.what();
+  } catch (const nlohmann::json::exception& error) {
+    outcome.problem.message = std::string("a field has an unexpected form: ") + error.what();
   }
   return outcome;
 }

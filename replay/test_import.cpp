@@ -134,6 +134,32 @@ TEST(Import, BadRecordsAreReportedAndSkipped) {
   EXPECT_THAT(suite.problems[2].message, HasSubstr("last line is cut off"));
 }
 
+// A member of any other form costs at most its own record, never the import.
+TEST(Import, SurvivesEveryMemberOfAnyForm) {
+  json record = ImageRecord("a", 3072, '1');
+  record["members"] = {{{"input_tokens", 1}, {"output_tokens", 2}, {"reusable_prefix_tokens", 3}}};
+  record["scheduler_sequence_lengths"] = {4, 5};
+  record["engine_block_ids"] = Blob('b');
+  const json forms = {
+      nullptr,       true,           7,          -1.5,          "x",
+      json::array(), json::object(), {{1}, "y"}, {{"path", 1}}, {{"size", 3}, {"status", {}}}};
+  std::string file;
+  std::size_t lines = 0;
+  for (const auto& member : record.items()) {
+    for (const json& form : forms) {
+      json changed = record;
+      changed["uuid"] = std::to_string(lines++);
+      changed[member.key()] = form;
+      file += changed.dump() + "\n";
+    }
+  }
+  const Suite suite = ImportText(file);
+  EXPECT_EQ(suite.workloads.size() + suite.problems.size(), lines);
+  for (const SuiteProblem& problem : suite.problems) {
+    EXPECT_THAT(problem.message, Not(HasSubstr("json.exception"))) << problem.line;
+  }
+}
+
 TEST(Import, SmokeNeedsItsCapturedWorkloads) {
   EXPECT_THAT([] { SmokeWorkloads({}); },
               testing::ThrowsMessage<Error>(HasSubstr("no captured workload of dense_gemm")));

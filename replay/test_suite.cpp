@@ -248,6 +248,53 @@ TEST(LoadSuite, RefusesIncompleteOrMistypedRecords) {
               HasSubstr("nested deeper"));
 }
 
+// Whatever happens to a line, loading goes on: each damaged line is a workload or a problem.
+TEST(LoadSuite, SurvivesRandomDamage) {
+  const std::string flat =
+      R"({"uuid":"u1","definition":"prefill_h4","axes":{"total_seq_len":6,"num_seqs":1,)"
+      R"("len_cu_seqlens":2},"prefix_segments":[[0,8,false]],"validation":{"status":"passed",)"
+      R"("max_absolute_errors":[0.5]},"step":-1.5e3,"model":"m\u00e9"})";
+  const std::string nested =
+      R"({"definition":"gemm_k16","workload":{"uuid":"u2","axes":{"M":4}},"attributes":{"a":[1],)"
+      R"("b":"x","c":{}},"generator_variant":"peaky","extra":[null,{"k":[{}]}]})";
+  constexpr std::string_view kAlphabet = "{}[]\",:-+.eE0129tfn\\u \xff\x01";
+  std::uint64_t draw = 0;
+  const auto random = [&](std::size_t bound) { return Mix64(20, 0, draw++) % bound; };
+  std::string file;
+  constexpr std::size_t kLines = 4000;
+  for (std::size_t n = 0; n < kLines; ++n) {
+    std::string line = n % 2 == 0 ? flat : nested;
+    line.insert(line.find("\"u") + 8, std::to_string(n));  // at the start of the uuid
+    for (std::size_t edits = 1 + random(3); edits > 0; --edits) {
+      const std::size_t at = random(line.size());
+      const char letter = kAlphabet[random(kAlphabet.size())];
+      switch (random(4)) {
+        case 0:
+          line[at] = letter;
+          break;
+        case 1:
+          line.insert(at, 1, letter);
+          break;
+        case 2:
+          line.erase(at, 1 + random(8));
+          break;
+        default:
+          line.insert(at, line.substr(random(line.size()), random(12)));
+          break;
+      }
+    }
+    file += line + "\n";
+  }
+  const Suite suite = LoadText(file);
+  EXPECT_EQ(suite.workloads.size() + suite.problems.size(), kLines);
+  EXPECT_GT(suite.problems.size(), kLines / 4);
+  EXPECT_GT(suite.workloads.size(), kLines / 8) << "damage outside the syntax must be seen too";
+  for (const Workload& workload : suite.workloads) {
+    const std::string written = WorkloadToJson(workload);
+    EXPECT_EQ(WorkloadToJson(WorkloadFromJson(written)), written);
+  }
+}
+
 TEST(LoadSuite, NeedsAReadableFile) {
   EXPECT_THAT([] { LoadSuite("/nowhere/a.jsonl", TestRegistry()); },
               testing::ThrowsMessage<Error>(HasSubstr("cannot read '/nowhere/a.jsonl'")));
