@@ -169,13 +169,10 @@ std::optional<Ranks> QuantileRanks(std::int64_t n, double q, double confidence) 
 }
 
 std::int64_t SmallestCount(double q, double confidence) {
-  // Widest possible interval is [x_1, x_n]: 1 - q^n - (1-q)^n >= confidence.
-  std::int64_t n = 2;
-  while (1 - std::pow(q, static_cast<double>(n)) - std::pow(1 - q, static_cast<double>(n)) <
-         confidence) {
-    ++n;
-  }
-  return n;
+  // Equal tails: the widest interval is [x_1, x_n], so that max(q, 1 - q)^n <= (1 - confidence)/2.
+  const double tail = 0.5 * (1 - confidence);
+  return static_cast<std::int64_t>(
+      std::ceil(std::log(tail) / std::log(std::max(q, 1 - q)) - 1e-12));
 }
 
 std::int64_t SmallestCountOneSided(double q, double confidence) {

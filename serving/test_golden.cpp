@@ -29,8 +29,8 @@ class Golden : public testing::Test {
 Run AgentX(const std::string& name) { return LoadRun(kData + "agentx/" + name + ".json"); }
 
 double Change(const std::string& point, const Statistic& statistic) {
-  return 100 * (Value(AgentX(point + "_on"), statistic) / Value(AgentX(point + "_off"), statistic) -
-                1);
+  return 100 *
+         (Value(AgentX(point + "_on"), statistic) / Value(AgentX(point + "_off"), statistic) - 1);
 }
 
 TEST_F(Golden, AgentXChanges) {
@@ -41,13 +41,13 @@ TEST_F(Golden, AgentXChanges) {
   };
   constexpr Metric kI = Metric::kIntvty, kE = Metric::kE2eNormIntvty;
   const Row rows[] = {
-      {"c1", kI, .5, 32.8},  {"c1", kI, .75, 29.8}, {"c1", kI, .9, 27.4},  {"c1", kI, .95, 1.9},
-      {"c1", kI, 0, 32.0},   {"c4", kI, .5, 67.9},  {"c4", kI, .75, 53.1}, {"c4", kI, .9, 34.5},
-      {"c4", kI, .95, 6.6},  {"c4", kI, 0, 55.2},   {"c16", kI, .5, 4.6},  {"c16", kI, .75, 1.4},
-      {"c16", kI, .9, -0.5}, {"c16", kI, .95, -2.3}, {"c16", kI, 0, 9.9},  {"c1", kE, .5, 30.3},
-      {"c1", kE, .75, 18.0}, {"c1", kE, .9, 15.3},  {"c1", kE, .95, 13.7}, {"c4", kE, .5, 48.7},
-      {"c4", kE, .75, 31.9}, {"c4", kE, .9, 17.4},  {"c4", kE, .95, 15.4}, {"c16", kE, .5, 4.6},
-      {"c16", kE, .75, 1.4}, {"c16", kE, .9, -0.2}, {"c16", kE, .95, -1.0}};
+      {"c1", kI, .5, 32.8},  {"c1", kI, .75, 29.8},  {"c1", kI, .9, 27.4},  {"c1", kI, .95, 1.9},
+      {"c1", kI, 0, 32.0},   {"c4", kI, .5, 67.9},   {"c4", kI, .75, 53.1}, {"c4", kI, .9, 34.5},
+      {"c4", kI, .95, 6.6},  {"c4", kI, 0, 55.2},    {"c16", kI, .5, 4.6},  {"c16", kI, .75, 1.4},
+      {"c16", kI, .9, -0.5}, {"c16", kI, .95, -2.3}, {"c16", kI, 0, 9.9},   {"c1", kE, .5, 30.3},
+      {"c1", kE, .75, 18.0}, {"c1", kE, .9, 15.3},   {"c1", kE, .95, 13.7}, {"c4", kE, .5, 48.7},
+      {"c4", kE, .75, 31.9}, {"c4", kE, .9, 17.4},   {"c4", kE, .95, 15.4}, {"c16", kE, .5, 4.6},
+      {"c16", kE, .75, 1.4}, {"c16", kE, .9, -0.2},  {"c16", kE, .95, -1.0}};
   for (const Row& row : rows) {
     EXPECT_NEAR(Change(row.point, {row.metric, row.q}), row.percent, 0.051)
         << row.point << " " << NameOf(Statistic{row.metric, row.q});
@@ -86,8 +86,8 @@ TEST_F(Golden, AgentXIdentities) {
       seen.insert(identity.number);
       // Identity 10 is not exact with the SGLang adapter; identity 6 is a hint.
       if (identity.number != 10 && identity.number != 6) {
-        EXPECT_TRUE(identity.holds) << name << ": " << identity.what << " " << identity.value
-                                    << " " << identity.expected;
+        EXPECT_TRUE(identity.holds)
+            << name << ": " << identity.what << " " << identity.value << " " << identity.expected;
       }
     }
     EXPECT_THAT(seen, testing::IsSupersetOf({1, 2, 3, 4, 5, 6, 7, 10}));
@@ -99,8 +99,7 @@ TEST_F(Golden, SglangPromptSourcesExceedThePrompt) {
   for (const char* name : {"c1_off", "c1_on", "c4_off", "c4_on", "c16_off", "c16_on"}) {
     const ServingRun run = AgentX(name);
     const double excess = run.Number("server_cached_tokens") +
-                          run.Number("server_computed_tokens") -
-                          run.Number("server_prompt_tokens");
+                          run.Number("server_computed_tokens") - run.Number("server_prompt_tokens");
     EXPECT_GT(excess, 0.33e6) << name;
     EXPECT_LT(excess, 6.4e6) << name;
   }
@@ -115,12 +114,12 @@ TEST_F(Golden, AgentXRangesFromQuantilesAlone) {
     double low, high, within;
   };
   constexpr Metric kI = Metric::kIntvty, kE = Metric::kE2eNormIntvty;
-  for (const Row& row : {Row{"c1", kI, 10.0, 29.5, 3}, Row{"c1", kE, -3.7, 37.9, 3},
-                         Row{"c4", kI, 19.1, 39.6, 1}, Row{"c4", kE, 5.2, 31.5, 1},
-                         Row{"c16", kI, -4.0, 2.9, 1}, Row{"c16", kE, -6.9, 7.0, 1}}) {
-    const auto range = RatioRangeFromQuantiles(AgentX(std::string(row.point) + "_off"),
-                                               AgentX(std::string(row.point) + "_on"),
-                                               {row.metric, 0.9});
+  for (const Row& row :
+       {Row{"c1", kI, 10.0, 29.5, 3}, Row{"c1", kE, -3.7, 37.9, 3}, Row{"c4", kI, 19.1, 39.6, 1},
+        Row{"c4", kE, 5.2, 31.5, 1}, Row{"c16", kI, -4.0, 2.9, 1}, Row{"c16", kE, -6.9, 7.0, 1}}) {
+    const auto range =
+        RatioRangeFromQuantiles(AgentX(std::string(row.point) + "_off"),
+                                AgentX(std::string(row.point) + "_on"), {row.metric, 0.9});
     ASSERT_TRUE(range.has_value());
     EXPECT_NEAR(100 * (range->low - 1), row.low, row.within) << row.point;
     EXPECT_NEAR(100 * (range->high - 1), row.high, row.within) << row.point;
@@ -190,8 +189,8 @@ void ExpectDistribution(const Run& run, Metric metric, const nlohmann::json& gol
   std::vector<double> costs = Costs(run, metric);
   ASSERT_EQ(costs.size(), golden.at("n").get<std::size_t>()) << name;
   EXPECT_NEAR(scale * CostStatistic(costs, 0) / golden.at("mean").get<double>(), 1, 1e-9) << name;
-  for (const auto& [key, q] : {std::pair("p50", .5), {"p75", .75}, {"p90", .9}, {"p95", .95},
-                               {"p99", .99}}) {
+  for (const auto& [key, q] :
+       {std::pair("p50", .5), {"p75", .75}, {"p90", .9}, {"p95", .95}, {"p99", .99}}) {
     EXPECT_NEAR(scale * CostStatistic(costs, q) / golden.at(key).get<double>(), 1, 1e-9)
         << name << " " << key;
   }
@@ -228,8 +227,8 @@ TEST_F(Golden, PerRequestFiles) {
 }
 
 TEST_F(Golden, AiperfKeysAndClusters) {
-  const ServingRun run = LoadRun(kData +
-                          "serving_runs/agentx_kimi_k2.7_mi355x/c1/profile_export.jsonl.gz");
+  const ServingRun run =
+      LoadRun(kData + "serving_runs/agentx_kimi_k2.7_mi355x/c1/profile_export.jsonl.gz");
   std::set<std::tuple<int, int, int>> keys;
   std::set<int> conversations, clusters;
   for (const Request& r : run.requests) {
@@ -271,8 +270,8 @@ TEST_F(Golden, VllmPairs) {
     const Pairing pairing = PairRuns(off, on);
     ASSERT_EQ(pairing.both.size(), 200u) << name;
     EXPECT_EQ(pairing.key, KeyKind::kIndex);
-    for (const auto& [metric, key] : {std::pair(Metric::kTtft, "ttft"), {Metric::kItl, "tpot"},
-                                      {Metric::kE2el, "e2e"}}) {
+    for (const auto& [metric, key] :
+         {std::pair(Metric::kTtft, "ttft"), {Metric::kItl, "tpot"}, {Metric::kE2el, "e2e"}}) {
       for (const bool equal : {false, true}) {
         const auto& want = g.at(std::string(key) + (equal ? "_equal_osl" : "_all"));
         std::vector<double> d, x, y;
@@ -396,8 +395,7 @@ TEST_F(Golden, KimiVariantsArePointEstimates) {
   EXPECT_EQ(Compare(input, options).verdict, Verdict::kNotComparable);  // undeclared block size
   options.treatment["server.block-size"] = "1";
   const Comparison c = Compare(input, options);
-  EXPECT_EQ(c.verdict, Verdict::kPointEstimateOnly)
-      << c.sentence << c.gates[19].sentence;
+  EXPECT_EQ(c.verdict, Verdict::kPointEstimateOnly) << c.sentence << c.gates[19].sentence;
   EXPECT_NEAR(Value(input.rounds[0].on, {Metric::kItl, 0.5}), 0.02613, 1e-9);
   EXPECT_NEAR(Value(input.rounds[0].on, {Metric::kE2el, 0.9}), 69.1, 0.05);
   const ServingRun none = LoadRun(base + "c32none"), lmc = LoadRun(base + "c32lmc");

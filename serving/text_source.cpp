@@ -1,10 +1,6 @@
 #include "serving/text_source.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -13,6 +9,7 @@
 #endif
 
 #include "base/error.h"
+#include "io/sha256.h"
 
 namespace assay::serving {
 namespace {
@@ -156,24 +153,13 @@ std::string ReadHead(const std::string& path, std::size_t count) {
 std::string FileSha256(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) BadInput(BaseName(path) + " cannot be opened");
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                  &EVP_MD_CTX_free);
-  EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
+  Sha256 hash;
   std::vector<char> block(std::size_t{1} << 20);
   while (stream.read(block.data(), static_cast<std::streamsize>(block.size())),
          stream.gcount() > 0) {
-    EVP_DigestUpdate(context.get(), block.data(), static_cast<std::size_t>(stream.gcount()));
+    hash.Update(std::string_view(block.data(), static_cast<std::size_t>(stream.gcount())));
   }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned length = 0;
-  EVP_DigestFinal_ex(context.get(), digest.data(), &length);
-  std::string text;
-  for (unsigned i = 0; i < length; ++i) {
-    std::array<char, 3> hex{};
-    std::snprintf(hex.data(), hex.size(), "%02x", digest[i]);
-    text += hex.data();
-  }
-  return text;
+  return Hex(hash.Finish());
 }
 
 }  // namespace assay::serving
