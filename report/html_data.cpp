@@ -112,9 +112,12 @@ class Writer {
   Json Checks(const CaseResult& result) {
     Json checks = Json::array();
     for (const OutputCheck& check : result.correctness.outputs) {
-      Json row = {Text(check.output),         Text(check.grade),
-                  check.rows_checked,         check.rows_total,
-                  check.mismatches,           Number(check.max_abs, compact_ ? 3 : 6),
+      Json row = {Text(check.output),
+                  Text(check.grade),
+                  check.rows_checked,
+                  check.rows_total,
+                  check.mismatches,
+                  Number(check.max_abs, compact_ ? 3 : 6),
                   Number(check.max_rel_l2, compact_ ? 3 : 6),
                   Number(check.budget_used, compact_ ? 3 : 6)};
       if (!compact_ || result.status != Status::kPassed) {
@@ -141,8 +144,8 @@ class Writer {
   Json Timings(const CaseView& view) {
     Json timings = Json::array();
     for (const TimingSummary& summary : view.summaries) {
-      Json row = {Text(summary.mode),       Time(summary.median_ns),  Time(summary.ci_low_ns),
-                  Time(summary.ci_high_ns), summary.repeats,          summary.samples,
+      Json row = {Text(summary.mode),        Time(summary.median_ns), Time(summary.ci_low_ns),
+                  Time(summary.ci_high_ns),  summary.repeats,         summary.samples,
                   Number(summary.spread, 4), summary.noisy ? 1 : 0};
       if (!compact_) {
         row.push_back(Time(summary.min_ns));
@@ -188,30 +191,30 @@ class Writer {
     Json flags = Json::array();
     for (const std::string& flag : result.flags) flags.push_back(Text(flag));
     const Floor& floor = result.floor;
-    return {Printable(result.uuid),
-            Text(result.definition),
-            Text(result.family),
-            Text(result.backend),
-            AxisValues(result.axes),
-            Text(StatusName(result.status)),
-            Text(result.sub),
-            Text(result.correctness.grade()),
-            Text(result.reason),
-            flags,
-            Number(result.correctness.outputs.empty() ? -1 : result.correctness.share_checked, 6),
-            result.correctness.content_sets,
-            Checks(result),
-            Findings(result),
-            view.headline,
-            Timings(view),
-            {Number(floor.ns, compact_ ? 5 : 9), Number(floor.flops, 6), Number(floor.bytes, 6),
-             Text(floor.bound)},
-            {Text(result.model), Text(result.phase), Text(result.request),
-             Text(result.input_source)},
-            {Printable(result.started), Number(result.seconds, 3), Number(result.setup_ms, 3),
-             Number(result.overhead_ms, 3), result.peak_bytes},
-            Samples(result),
-            Hashes(result)};
+    return {
+        Printable(result.uuid),
+        Text(result.definition),
+        Text(result.family),
+        Text(result.backend),
+        AxisValues(result.axes),
+        Text(StatusName(result.status)),
+        Text(result.sub),
+        Text(result.correctness.grade()),
+        Text(result.reason),
+        flags,
+        Number(result.correctness.outputs.empty() ? -1 : result.correctness.share_checked, 6),
+        result.correctness.content_sets,
+        Checks(result),
+        Findings(result),
+        view.headline,
+        Timings(view),
+        {Number(floor.ns, compact_ ? 5 : 9), Number(floor.flops, 6), Number(floor.bytes, 6),
+         Text(floor.bound)},
+        {Text(result.model), Text(result.phase), Text(result.request), Text(result.input_source)},
+        {Printable(result.started), Number(result.seconds, 3), Number(result.setup_ms, 3),
+         Number(result.overhead_ms, 3), result.peak_bytes},
+        Samples(result),
+        Hashes(result)};
   }
 
   Json Comparisons() {
@@ -256,14 +259,10 @@ class Writer {
 
   Json CeilingFacts() const {
     const Ceilings& ceilings = report_.ceilings;
-    return {{"device", Printable(ceilings.device)},
-            {"measured", Printable(ceilings.measured)},
-            {"copy_bytes", ceilings.copy_bytes},
-            {"read_bytes", ceilings.read_bytes},
-            {"write_bytes", ceilings.write_bytes},
-            {"bf16_flops", ceilings.bf16_flops},
-            {"f32_flops", ceilings.f32_flops},
-            {"launch_ns", ceilings.launch_ns}};
+    return {{"device", Printable(ceilings.device)}, {"measured", Printable(ceilings.measured)},
+            {"copy_bytes", ceilings.copy_bytes},    {"read_bytes", ceilings.read_bytes},
+            {"write_bytes", ceilings.write_bytes},  {"bf16_flops", ceilings.bf16_flops},
+            {"f32_flops", ceilings.f32_flops},      {"launch_ns", ceilings.launch_ns}};
   }
 
   std::string Note() const {
@@ -278,7 +277,8 @@ class Writer {
     }
     if (compact_) {
       note += fmt::format(
-          "{}In a run of this size the page leaves out input hashes, the extremes of timings and the "
+          "{}In a run of this size the page leaves out input hashes, the extremes of timings and "
+          "the "
           "worst elements of passed outputs.",
           note.empty() ? "" : " ");
     }

@@ -64,9 +64,9 @@ std::string RunToJson(const RunReport& report) {
       SummaryJson(report).dump(-1, ' ', false, Json::error_handler_t::replace);
   // The parts are complete JSON documents already; parsing every sample again only to print it
   // would double the time.
-  std::string out = fmt::format(R"({{"schema":{},"run":{},"ceilings":{},"summary":{},"cases":[)",
-                                kSchema, RunInfoToJson(report.run), CeilingsToJson(report.ceilings),
-                                summary);
+  std::string out =
+      fmt::format(R"({{"schema":{},"run":{},"ceilings":{},"summary":{},"cases":[)", kSchema,
+                  RunInfoToJson(report.run), CeilingsToJson(report.ceilings), summary);
   const char* separator = "\n";
   for (const CaseResult& result : report.cases) {
     out += separator;
