@@ -150,4 +150,30 @@ inline RunReport FakeRun() {
   return report;
 }
 
+// `count` cases of four definitions on two backends, two outputs and two timing modes each; every
+// hundredth failed.
+inline RunReport FakeLargeRun(int count) {
+  const char* definitions[] = {
+      "dense_gemm_bf16_nt_n12288_k4096", "noncausal_dense_attention_h32_d128",
+      "mixed_mla_decode_deepseek41_h64_d512_k8128_k4512", "gdn_prefill_qk4_v8_d128_k_last"};
+  RunReport report = FakeEnvironment();
+  for (int i = 0; i < count; ++i) {
+    const int workload = i / 2;
+    const std::string digits = std::to_string(100000000000 + workload);
+    const double floor_ns = 1e4 * (1 + workload % 977);
+    CaseResult result =
+        FakeCase("6b0f1256-52e0-4000-8000-" + digits, definitions[workload % 4],
+                 {{"M", workload}, {"Nkv", workload % 7}}, i % 2 == 0 ? "cpu" : "onednn",
+                 floor_ns * (1.05 + 0.05 * (i * 37 % 100)), floor_ns, 30);
+    result.correctness.outputs.push_back(result.correctness.outputs.front());
+    result.correctness.outputs.back().output = "new_state";
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      result.timing.push_back(result.timing[static_cast<std::size_t>(repeat)]);
+      result.timing.back().mode = "warm_host";
+    }
+    report.cases.push_back(i % 100 == 99 ? FakeFailure(std::move(result)) : std::move(result));
+  }
+  return report;
+}
+
 }  // namespace assay

@@ -6,7 +6,7 @@ const PAGE = 100;
 const COLUMNS = [
   {key: "definition", label: "Definition", value: (c) => c.definition, cell: (c) => nameOf(c.definition)},
   {key: "axes", label: "Axes", value: (c) => c.axes, cell: (c) => h("span", {class: "name axes"},
-    c.axes.length ? c.axes.map(([axis, v]) => h("span", {}, h("i", {}, `${axis}=`), String(v), " ")) : c.uuid.slice(0, 8))},
+    c.axes.length ? c.axes.map(([axis, v]) => [h("span", {}, h("i", {}, `${axis}=`), String(v)), " "]) : c.uuid.slice(0, 8))},
   {key: "backend", label: "Backend", value: (c) => c.backend, cell: (c) => h("span", {class: "name"}, c.backend)},
   {key: "verdict", label: "Verdict", value: (c) => [STATUS_ORDER.indexOf(c.status), c.verdict],
    cell: (c) => [chip(c.status), " ", h("span", {class: "sub"}, c.status === "passed" ? c.grade : c.sub)]},
