@@ -87,10 +87,10 @@ class Writer {
     return rounded;
   }
 
-  Json Time(double ns) const { return Number(ns, compact_ ? 5 : 9); }
+  Json Time(double ns) const { return Number(ns, compact_ ? 5 : 12); }
 
   static Json Percentile(const std::optional<double>& ns) {
-    return ns ? Number(*ns, 9) : Json(nullptr);
+    return ns ? Number(*ns, 12) : Json(nullptr);
   }
 
   // Values of the axes, after the index of their list of names.
@@ -208,7 +208,7 @@ class Writer {
         Findings(result),
         view.headline,
         Timings(view),
-        {Number(floor.ns, compact_ ? 5 : 9), Number(floor.flops, 6), Number(floor.bytes, 6),
+        {Number(floor.ns, compact_ ? 5 : 12), Number(floor.flops, 6), Number(floor.bytes, 6),
          Text(floor.bound)},
         {Text(result.model), Text(result.phase), Text(result.request), Text(result.input_source)},
         {Printable(result.started), Number(result.seconds, 3), Number(result.setup_ms, 3),
@@ -244,6 +244,7 @@ class Writer {
     };
     add("Run", run.id);
     add("Started", run.started);
+    add("Finished", run.finished);
     add("Command", run.command);
     add("Commit", run.commit);
     add("Build", run.build);

@@ -89,6 +89,7 @@ inline RunReport FakeEnvironment() {
                 .command = "assay run --suite smoke --backend all",
                 .commit = "e1394413a0c1",
                 .build = "Release",
+                .finished = "2026-11-30T11:41:02Z",
                 .host = "bench-1",
                 .device = "AMD EPYC 9654, 2 cores",
                 .device_id = "cpu-6f2a",

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -160,14 +160,15 @@ TEST(HtmlReport, ManySamplesAreThinnedEvenlyAndTheNoteSaysSo) {
 
 TEST(HtmlReport, TenThousandCasesStaySmallAndFast) {
   const RunReport report = FakeLargeRun(10000);
-  const auto start = std::chrono::steady_clock::now();
+  // Processor time: tests share the machine.
+  const std::clock_t start = std::clock();
   const std::string page = HtmlReport(report);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_LT(page.size(), 5u << 20);
   RecordProperty("bytes", static_cast<int>(page.size()));
-  RecordProperty("milliseconds", static_cast<int>(1000 * seconds.count()));
+  RecordProperty("milliseconds", static_cast<int>(1000 * seconds));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(seconds.count(), 1.0);
+  EXPECT_LT(seconds, 1.0);
 #endif
 }
 

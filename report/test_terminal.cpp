@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <regex>
 #include <sstream>
 
@@ -216,14 +216,15 @@ TEST(TerminalReport, TenThousandCasesInASecond) {
                                     "definition_" + std::to_string(i % 21), {{"M", i}},
                                     i % 2 == 0 ? "cpu" : "peer", 1e6, 5e5));
   }
-  const auto start = std::chrono::steady_clock::now();
+  // Processor time: tests share the machine.
+  const std::clock_t start = std::clock();
   const std::string text = TerminalReport(report);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_THAT(text, HasSubstr("10,000 cases"));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(seconds.count(), 1.0);
+  EXPECT_LT(seconds, 1.0);
 #endif
-  RecordProperty("milliseconds", static_cast<int>(1000 * seconds.count()));
+  RecordProperty("milliseconds", static_cast<int>(1000 * seconds));
 }
 
 }  // namespace
