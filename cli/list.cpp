@@ -21,15 +21,6 @@ std::string BackendNames(const Family& family) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Workloads per definition in the suite of everything that was captured.
-std::map<std::string, int> CapturedCounts() {
-  std::map<std::string, int> counts;
-  for (const Workload& workload : LoadSuite(SuitePath("serving"), BuiltInRegistry()).workloads) {
-    ++counts[workload.definition];
-  }
-  return counts;
-}
-
 void ListDefinitions(bool json) {
   Json rows = Json::array();
   Table table({{"definition"}, {"axes"}, {"backends"}});
