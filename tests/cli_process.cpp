@@ -49,10 +49,10 @@ CliResult RunCli(const std::vector<std::string>& words, const std::string& folde
 }
 
 CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::string& folder,
-                            double seconds) {
+                            const std::function<bool()>& ready) {
   const std::string out = folder + "/stdout.txt", err = folder + "/stderr.txt";
   const pid_t child = Start(words, folder, out, err);
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  while (!ready()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   kill(child, SIGINT);
   return Finish(child, out, err);
 }

@@ -1,6 +1,7 @@
 // Runs the built program as a user would and keeps what it printed. Test code.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,9 @@ struct CliResult {
 // `words` are the arguments after the program's name. The working folder is `folder`.
 CliResult RunCli(const std::vector<std::string>& words, const std::string& folder);
 
-// Starts it, sends SIGINT after `seconds`, and waits for its end.
+// Starts it, sends SIGINT once `ready` says so (asked every 100 ms), and waits for its end.
 CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::string& folder,
-                            double seconds);
+                            const std::function<bool()>& ready);
 
 // A fresh empty folder, removed with everything in it at the end of its life.
 class TemporaryFolder {
