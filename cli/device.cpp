@@ -26,7 +26,7 @@ void PrintCeilings(const Ceilings& ceilings) {
   table.Add({"read", Rate(ceilings.read_bytes, "GB/s"), "sum of 64-bit words"});
   table.Add({"write", Rate(ceilings.write_bytes, "GB/s"), "memset"});
   table.Add({"bf16 matrix", Rate(ceilings.bf16_flops, "GFLOP/s"), "1024 x 1024 x 2048, random"});
-  table.Add({"fp32 FMA", Rate(ceilings.f32_flops, "GFLOP/s"), "vector registers only"});
+  table.Add({"fp32 matrix", Rate(ceilings.f32_flops, "GFLOP/s"), "own loops, fp32 FMA"});
   table.Add({"launch", fmt::format("{:.1f} us", ceilings.launch_ns * 1e-3), "empty parallel loop"});
   fmt::print("{}  [{}]  {}\n{}", ceilings.device, ceilings.device_id, ceilings.measured,
              table.Text({.width = TerminalWidth(1)}));

@@ -107,15 +107,15 @@ class Bandwidth {
   std::vector<std::uint64_t> from_, to_;
 };
 
-// A square product that no cache level limits, on random data.
-double Bf16MatrixRate(int threads) {
+// A product large enough that packing and memory play little part, on random data.
+double MatrixRate(int threads, void (*run)(const cpu::GemmBf16Nt&, int)) {
   constexpr std::int64_t kM = 1024, kN = 1024, kK = 2048;
   std::vector<bf16> a(kM * kK), b(kN * kK), c(kM * kN);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = ToBF16(UnitNormal(1, 0, i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = ToBF16(UnitNormal(1, 1, i));
   const cpu::GemmBf16Nt args{kM, kN, kK, a.data(), kK, b.data(), kK, c.data(), kN};
-  cpu::Run(args, threads);  // warm-up: builds oneDNN's code
-  return 2.0 * kM * kN * kK / BestSeconds(5, [&] { cpu::Run(args, threads); });
+  run(args, threads);  // warm-up: builds oneDNN's code
+  return 2.0 * kM * kN * kK / BestSeconds(5, [&] { run(args, threads); });
 }
 
 double LaunchNanoseconds(int threads) {
@@ -182,7 +182,8 @@ Ceilings MeasureCeilings(int threads) {
   ceilings.copy_bytes = bandwidth.Copy();
   ceilings.read_bytes = bandwidth.Read();
   ceilings.write_bytes = bandwidth.Write();
-  ceilings.bf16_flops = Bf16MatrixRate(threads);
+  ceilings.bf16_flops = MatrixRate(threads, cpu::Run);
+  ceilings.f32_flops = MatrixRate(threads, cpu::RunOwnLoops);  // fp32 FMA on widened operands
   ceilings.launch_ns = LaunchNanoseconds(threads);
   return ceilings;
 }
