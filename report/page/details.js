@@ -47,7 +47,7 @@ function checksBlock(c) {
     simpleTable([["output"], ["grade"], ["rows checked", 1], ["outside", 1], ["max abs", 1], ["rel L2", 1], ["budget used", 1],
                  ["worst element (got for expected)"]], rows),
     findings.length ? h("ul", {class: "findings"}, findings) : null,
-    c.contentSets ? h("p", {class: "hint"}, `${plural(c.contentSets, "content set")} checked before timing, every slot again after it.`) : null);
+    c.contentSets ? h("p", {class: "hint"}, `${plural(c.contentSets, "content set")} checked.`) : null);
 }
 
 function timingBlock(c) {

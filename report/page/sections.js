@@ -39,26 +39,48 @@ function overviewSection(section, table) {
     raw.note ? h("p", {class: "hint"}, raw.note) : null);
 }
 
-function failureItem(c, table) {
-  const check = worstCheck(c);
+// Failures of one definition and backend that look alike: the worst of them stands for all.
+function failureGroups() {
+  const groups = new Map();
+  for (const c of cases.filter(isFailure)) {
+    const key = [c.definition, c.backend, c.status, c.sub].join("\n");
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(c);
+  }
+  const severity = (c) => (isNaN(c.budget) ? -1 : c.budget);
+  return [...groups.values()].map((members) => ({
+    members, worst: members.reduce((a, b) => (severity(b) > severity(a) ? b : a)),
+  }));
+}
+
+function failureItem({worst: c, members}, table) {
+  const check = worstCheck(c), elements = check && check.mismatches > 0;
+  const others = members.length - 1;
+  const showAll = () => {
+    table.query.value = c.sub;
+    table.change({query: c.sub, statuses: new Set([c.status]), backend: c.backend, definition: c.definition});
+    byId("cases").scrollIntoView();
+  };
   return h("li", {class: `failure ${toneOf(c.status)}`},
-    h("div", {class: "what"}, chip(c.status), " ", c.sub ? h("b", {}, c.sub) : null, " ", nameOf(c.definition), " ", h("span", {class: "name dim"}, c.axesText || c.uuid.slice(0, 8)),
-      h("span", {class: "on"}, " on "), h("span", {class: "name"}, c.backend),
-      h("button", {type: "button", class: "quiet", onclick: () => table.reveal(c)}, "Details")),
-    check && check.mismatches > 0 ? worstLine(check) : null,
+    h("div", {class: "what"}, chip(c.status), c.sub ? h("b", {}, c.sub) : null, nameOf(c.definition), h("span", {class: "name dim"}, c.axesText || c.uuid.slice(0, 8)),
+      h("span", {}, h("span", {class: "on"}, "on "), h("span", {class: "name"}, c.backend)),
+      h("span", {class: "actions"},
+        others ? h("button", {type: "button", class: "quiet", onclick: showAll}, `and ${formatCount(others)} more like it`) : null,
+        h("button", {type: "button", class: "quiet", onclick: () => table.reveal(c)}, "Details"))),
+    elements ? worstLine(check) : null,
     failureReasons(c).map((line) => h("p", {class: "reason"}, line)),
-    check && check.mismatches > 0 ? h("p", {class: "hint"}, `${plural(check.mismatches, "element")} outside the loosest grade; ${formatShare(c.share)} of rows checked`) : null);
+    elements ? h("p", {class: "hint"}, `${plural(check.mismatches, "element")} outside the loosest grade; ${formatShare(c.share)} of rows checked`) : null);
 }
 
 function failuresSection(section, table) {
-  const failed = cases.filter(isFailure);
-  if (!failed.length) return;
-  const list = h("ol", {class: "failures"}, failed.slice(0, 30).map((c) => failureItem(c, table)));
-  const more = failed.length > 30 ? h("button", {type: "button", class: "quiet", onclick: () => {
-    list.append(...failed.slice(30, 1000).map((c) => failureItem(c, table)));
+  const groups = failureGroups(), most = 25;
+  if (!groups.length) return;
+  const list = h("ol", {class: "failures"}, groups.slice(0, most).map((group) => failureItem(group, table)));
+  const more = groups.length > most ? h("button", {type: "button", class: "quiet", onclick: () => {
+    list.append(...groups.slice(most).map((group) => failureItem(group, table)));
     more.remove();
-  }}, `Show ${formatCount(Math.min(failed.length, 1000) - 30)} more`) : null;
-  put(section, h("h2", {id: "failures-title"}, "Failures ", h("small", {}, formatCount(failed.length))), list, more);
+  }}, `Show ${formatCount(groups.length - most)} more kinds`) : null;
+  put(section, h("h2", {id: "failures-title"}, "Failures ", h("small", {}, formatCount(cases.filter(isFailure).length))), list, more);
   section.hidden = false;
 }
 
