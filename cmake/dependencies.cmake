@@ -21,6 +21,14 @@ if(NOT ASSAY_SQLITE STREQUAL "OFF")
   endif()
 endif()
 
+# xxHash marks tensors to see whether they changed during a run; without it SHA-256 does, slower.
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+if(ASSAY_BUNDLE)
+  find_library(XXHASH_LIBRARY NAMES libxxhash.a)
+else()
+  find_library(XXHASH_LIBRARY NAMES xxhash)
+endif()
+
 # oneDNN: the bf16 GEMM of the CPU backends. Without it our own blocked loops run (always tested).
 set(ASSAY_HAVE_ONEDNN OFF)
 if(NOT ASSAY_BUNDLE AND NOT ASSAY_SANITIZE)

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "io/sha256.h"
 #include "replay/device.h"
 #include "replay/measure.h"
 
@@ -17,12 +16,6 @@ using Json = nlohmann::json;
 constexpr int kModes = 2;                     // cold_host, warm_host
 constexpr double kSlowKernelNs = 0.3e9;       // slower kernels are checked on two content sets only
 constexpr double kUntrustworthyFactor = 0.9;  // below 0.9 of the floor: flagged
-
-std::string HashOutputs(const Bundle& outputs) {
-  std::string all;
-  for (const auto& [name, hash] : HashTensors(outputs)) all += hash;
-  return all;
-}
 
 // Keeps the worse of two checks of the same output on different content.
 void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Grade>& grades) {
@@ -148,7 +141,7 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
   ContentSet& content = sets_.Get(set);
   judge_s_ += sets_.seconds() - made_before;
   outputs_.push_back(Bundle::AllocateShared(OutputLayouts(sets_.family(), sets_.problem())));
-  if (set == 0) result_.input_hashes = content.hashes;
+  if (set == 0) result_.input_hashes = HashTensors(content.inputs);
   const auto before = std::chrono::steady_clock::now();
   if (!MapSlot(worker, set, true, "check")) return false;
   if (set == 0) {
@@ -168,7 +161,7 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
     Fail(verdict.status, verdict.sub, fmt::format("content set {}: {}", set, verdict.reason));
     return false;
   }
-  output_hashes_.push_back(HashOutputs(outputs_[set]));
+  output_marks_.push_back(ChangeMarks(outputs_[set]));
   return true;
 }
 
@@ -222,7 +215,7 @@ void BackendCase::Time(int repeat) {
 bool BackendCase::RecheckAfterTiming(std::size_t set, std::size_t cold_samples) {
   if (!CheckGuards(set)) return false;
   const bool was_run = set == 0 || set < cold_samples;  // a slow kernel may not reach every slot
-  if (!was_run || HashOutputs(outputs_[set]) == output_hashes_[set]) return true;
+  if (!was_run || ChangeMarks(outputs_[set]) == output_marks_[set]) return true;
   const ScopedSeconds timer(judge_s_);
   const ContentSet& content = sets_.Get(set);
   const Verdict verdict = Verify(sets_.family(), sets_.problem(), content.inputs, outputs_[set],

@@ -60,10 +60,10 @@ class BackendCase {
   const RunOptions& options_;
   const int most_sets_;
   CaseResult result_;
-  std::vector<Bundle> outputs_;             // one per checked content set
-  std::vector<std::string> output_hashes_;  // of the verified outputs
-  double run_ns_ = 0;                       // slowest checked run
-  double worker_s_ = 0, judge_s_ = 0;       // inside kernels and preparation; inside Verify
+  std::vector<Bundle> outputs_;                         // one per checked content set
+  std::vector<std::vector<std::string>> output_marks_;  // of the verified outputs
+  double run_ns_ = 0;                                   // slowest checked run
+  double worker_s_ = 0, judge_s_ = 0;  // inside kernels and preparation; inside Verify
   double wall_s_ = 0;
 };
 

@@ -4,6 +4,10 @@
 
 #include "io/sha256.h"
 
+#ifdef ASSAY_HAVE_XXHASH
+#include <xxhash.h>
+#endif
+
 namespace assay {
 
 std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle) {
@@ -16,6 +20,19 @@ std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundl
     hashes.emplace_back(tensor.name, Hex(hash.Finish()));
   }
   return hashes;
+}
+
+std::vector<std::string> ChangeMarks(const Bundle& bundle) {
+  std::vector<std::string> marks;
+  for (const Tensor& tensor : bundle.tensors()) {
+#ifdef ASSAY_HAVE_XXHASH
+    const XXH128_hash_t hash = XXH3_128bits(tensor.data, tensor.bytes());
+    marks.emplace_back(reinterpret_cast<const char*>(&hash), sizeof hash);
+#else
+    marks.push_back(Sha256Hex(std::span<const std::byte>(tensor.data, tensor.bytes())));
+#endif
+  }
+  return marks;
 }
 
 ContentSets::ContentSets(const Family& family, Problem problem, std::string content_id,
@@ -43,7 +60,7 @@ ContentSet& ContentSets::Get(std::size_t index) {
     Fill(*set);
     if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, set->inputs);
   }
-  set->hashes = HashTensors(set->inputs);
+  set->marks = ChangeMarks(set->inputs);
   const ScopedSeconds timer(seconds_);
   set->expected = ComputeExpected(family_, problem_, set->inputs, set->key);
   sets_[index] = std::move(set);
@@ -55,9 +72,11 @@ std::string ContentSets::CheckUntouched(std::size_t index) {
   std::string change;
   if (const auto damage = set.inputs.CheckRedZones()) change = *damage;
   if (change.empty()) {
-    const auto now = HashTensors(set.inputs);
+    const std::vector<std::string> now = ChangeMarks(set.inputs);
     for (std::size_t t = 0; t < now.size() && change.empty(); ++t) {
-      if (now[t] != set.hashes[t]) change = "input '" + now[t].first + "' was modified";
+      if (now[t] != set.marks[t]) {
+        change = "input '" + set.inputs.tensors()[t].name + "' was modified";
+      }
     }
   }
   if (!change.empty()) {
