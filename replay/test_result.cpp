@@ -150,6 +150,7 @@ TEST(Correctness, GradeIsTheLoosestOfTheOutputs) {
   EXPECT_EQ(grade({"captured", "strict"}), "captured");
   EXPECT_EQ(grade({"strict", "gdn_state"}), "gdn_state");
   EXPECT_EQ(grade({"exact", "flash", "captured"}), "flash");
+  EXPECT_EQ(grade({"strict", "fp32"}), "strict");  // output and state of gdn_prefill
   EXPECT_EQ(grade({"captured", ""}), "");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -164,7 +165,7 @@ class OutputJudge {
 
   void Count(GradeTally& tally, std::int64_t flat, double got, double expected, double allowed,
              double used) {
-    if (used > 1) ++tally.mismatches;
+    if (!(used <= 1)) ++tally.mismatches;  // a NaN tolerance admits nothing
     if (used > tally.budget || tally.worst.index.empty()) {
       tally.budget = std::max(tally.budget, used);
       tally.worst = {MultiIndex(tensor_.shape, flat), got, expected, allowed};
@@ -187,7 +188,7 @@ class OutputJudge {
     check_.worst = tally.worst;
     if (met) {
       check_.grade = policy_.grades.empty() ? "exact" : policy_.grades[judging].name;
-    } else if (policy_.state.relative_rms > 0 && special_mismatches_ == 0) {
+    } else if (HasStateRule() && special_mismatches_ == 0) {
       check_.problem = CheckState();
       if (check_.problem.empty()) {
         check_.grade = "gdn_state";
@@ -231,6 +232,14 @@ class OutputJudge {
     }
   }
 
+  bool HasStateRule() const {
+    const StateRule& rule = policy_.state;
+    return rule.relative_rms > 0 || rule.max_head_relative_rms > 0 || rule.relative_max > 0;
+  }
+
+  // Zero limits are not used.
+  static bool Above(double measured, double limit) { return limit > 0 && !(measured <= limit); }
+
   // The gdn_state rule; "" when met.
   std::string CheckState() const {
     Norms all;
@@ -245,17 +254,17 @@ class OutputJudge {
         if (norms.max_error > kTinyStateAbs) {
           return where + "error " + NumberText(norms.max_error) + " of a vanishing state";
         }
-      } else if (norms.relative() > policy_.state.max_head_relative_rms) {
+      } else if (Above(norms.relative(), policy_.state.max_head_relative_rms)) {
         return where + "relative rms " + NumberText(norms.relative()) + " is above " +
                NumberText(policy_.state.max_head_relative_rms);
       }
     }
     if (all.tiny()) return "";
-    if (all.relative() > policy_.state.relative_rms) {
+    if (Above(all.relative(), policy_.state.relative_rms)) {
       return tensor_.name + ": relative rms " + NumberText(all.relative()) + " is above " +
              NumberText(policy_.state.relative_rms);
     }
-    if (all.max_error > policy_.state.relative_max * all.max_reference) {
+    if (Above(all.max_error / all.max_reference, policy_.state.relative_max)) {
       return tensor_.name + ": largest error " + NumberText(all.max_error) + " is above " +
              NumberText(policy_.state.relative_max) + " of the largest value";
     }
@@ -322,6 +331,85 @@ std::string Disagreement(const std::vector<double>& forward, const std::vector<d
          " where the largest value is " + NumberText(largest);
 }
 
+// A family whose rows or reference have the wrong extent would be judged on garbage: a bug, not a
+// verdict.
+void RequireExtents(const Family& family, const Problem& problem, const Expected& expected) {
+  const auto fail = [&](const TensorSpec& spec, const std::string& what) {
+    throw Error(Fault::kInternal, family.name + ", output '" + spec.name + "': " + what);
+  };
+  const std::size_t count = family.outputs.size();
+  if (expected.rows.size() != count || expected.outputs.size() != count) {
+    throw Error(Fault::kInternal, family.name + ": rows or reference miss an output");
+  }
+  for (std::size_t o = 0; o < count; ++o) {
+    const TensorSpec& spec = family.outputs[o];
+    const std::vector<std::int64_t>& rows = expected.rows[o];
+    const std::int64_t total = RowCount(spec, problem);
+    if (rows.empty() && total > 0 && RowElements(spec, problem) > 0) {
+      fail(spec, "no row is checked");
+    }
+    if (std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) != rows.end()) {
+      fail(spec, "the rows to check are not sorted and unique");
+    }
+    if (!rows.empty() && (rows.front() < 0 || rows.back() >= total)) {
+      fail(spec, "a row to check does not exist");
+    }
+    const std::size_t elements = rows.size() * static_cast<std::size_t>(RowElements(spec, problem));
+    const std::size_t scales = expected.outputs[o].scale.size();
+    if (expected.outputs[o].value.size() != elements || (scales != 0 && scales != elements)) {
+      fail(spec, "the reference gave another number of elements than asked");
+    }
+  }
+}
+
+bool AllFinite(const Bundle& inputs) {
+  for (const Tensor& tensor : inputs.tensors()) {
+    const bool can_be_nan = IsFloat(tensor.dtype) || tensor.dtype == DType::kUE8M0;
+    if (!can_be_nan || tensor.dtype == DType::kE2M1) continue;
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+      if (!std::isfinite(ElementAsDouble(tensor, i))) return false;
+    }
+  }
+  return true;
+}
+
+// "" unless the reference is NaN on finite inputs, or its tolerance scale makes no sense.
+std::string Unsound(const ExpectedRows& expected, const Bundle& inputs, const std::string& output) {
+  bool nan = false;
+  for (std::size_t i = 0; i < expected.value.size(); ++i) {
+    nan = nan || std::isnan(expected.value[i]);
+    if (expected.scale.empty() || !std::isfinite(expected.value[i])) continue;
+    if (!(expected.scale[i] >= 0 && std::isfinite(expected.scale[i]))) {
+      return output + ": the tolerance scale of a finite element is " +
+             NumberText(expected.scale[i]);
+    }
+  }
+  return nan && AllFinite(inputs) ? output + ": NaN although all inputs are finite" : "";
+}
+
+// "shape" or "dtype" when an output is not what the family declares, with the sentence in `reason`.
+std::string LayoutProblem(const Family& family, const Problem& problem, const Bundle& outputs,
+                          std::string& reason) {
+  for (const TensorSpec& spec : family.outputs) {
+    const TensorLayout wanted = Resolve(spec, problem);
+    const Tensor* got = outputs.find(spec.name);
+    if (got == nullptr) {
+      reason = "output '" + spec.name + "' is missing";
+      return "shape";
+    }
+    if (got->dtype != wanted.dtype) {
+      reason = spec.name + " is " + std::string(DTypeName(got->dtype)) + ", expected " +
+               std::string(DTypeName(wanted.dtype));
+      return "dtype";
+    }
+    if (got->shape != wanted.shape) {
+      reason = spec.name + " is " + ShapeText(got->shape) + ", expected " + ShapeText(wanted.shape);
+      return "shape";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 double ElementAsDouble(const Tensor& tensor, std::int64_t index) {
@@ -364,11 +452,15 @@ Expected ComputeExpected(const Family& family, const Problem& problem, const Bun
   Expected expected;
   expected.rows = std::move(rows);
   expected.outputs = family.reference(problem, inputs, expected.rows, SumOrder::kForward);
+  RequireExtents(family, problem, expected);
   const RowLists few = FewRows(expected.rows);
   const auto reverse = family.reference(problem, inputs, few, SumOrder::kReverse);
   for (std::size_t o = 0; o < family.outputs.size() && expected.invalid.empty(); ++o) {
+    const std::string& name = family.outputs[o].name;
+    expected.invalid = Unsound(expected.outputs[o], inputs, name);
+    if (!expected.invalid.empty()) break;
     expected.invalid = Disagreement(PickRows(expected.outputs[o], expected.rows[o], few[o]),
-                                    reverse[o].value, family.outputs[o].name);
+                                    reverse[o].value, name);
   }
   return expected;
 }
@@ -381,20 +473,26 @@ Verdict Verify(const Family& family, const Problem& problem, const Bundle& input
     verdict.reason = expected.invalid;
     return verdict;
   }
+  verdict.sub = LayoutProblem(family, problem, outputs, verdict.reason);
+  if (!verdict.sub.empty()) {
+    verdict.status = Status::kIncorrect;
+    return verdict;
+  }
   const std::vector<OutputPolicy> policies = family.policies(problem);
-  std::int64_t checked = 0, total = 0;
+  std::int64_t checked = 0, total = 0, elements = 0;
   for (std::size_t o = 0; o < family.outputs.size(); ++o) {
     const TensorSpec& spec = family.outputs[o];
     OutputJudge judge(problem, inputs, outputs[spec.name], policies[o], RowElements(spec, problem));
     OutputCheck check = judge.Judge(expected.rows[o], expected.outputs[o], RowCount(spec, problem));
     checked += check.rows_checked;
     total += check.rows_total;
+    elements += outputs[spec.name].elements();
     if (verdict.reason.empty()) verdict.reason = check.problem;
     verdict.correctness.outputs.push_back(std::move(check));
   }
   verdict.correctness.share_checked =
       total == 0 ? 1 : static_cast<double>(checked) / static_cast<double>(total);
-  if (total == 0) verdict.flags.push_back("empty");
+  if (elements == 0) verdict.flags.push_back("empty");
   if (family.whole_checks != nullptr) {
     verdict.correctness.findings = family.whole_checks(problem, inputs, outputs, seed);
     for (const Finding& finding : verdict.correctness.findings) {

@@ -16,8 +16,9 @@ struct Expected {
   std::string invalid;  // why the reference judges nobody; "" = it is sound
 };
 
-// Runs the reference on the family's default rows (or on `rows` when given), then again in reverse
-// summation order on a few of them; the two must agree to 1e-6 relative.
+// Runs the reference on the family's default rows (or on `rows` when given: sorted, unique, at
+// least one per output that has rows), then again in reverse summation order on a few of them; the
+// two must agree to 1e-6 relative. A NaN on finite inputs makes the reference invalid as well.
 Expected ComputeExpected(const Family& family, const Problem& problem, const Bundle& inputs,
                          std::uint64_t seed);
 Expected ComputeExpected(const Family& family, const Problem& problem, const Bundle& inputs,
@@ -32,6 +33,9 @@ struct Verdict {
   bool passed() const { return status == Status::kPassed; }
 };
 
+// Shape and dtype first, then rows, then whole-output checks. Where the reference is NaN or
+// infinite the output must be so too; above the rounding limit of the output's type infinity is
+// required, and within 1 % of it either result is right. Such elements leave all norms.
 Verdict Verify(const Family& family, const Problem& problem, const Bundle& inputs,
                const Bundle& outputs, const Expected& expected, std::uint64_t seed);
 
