@@ -128,6 +128,10 @@ struct Mutant {
   std::string name;     // "last_key_dropped"
   std::string mistake;  // one sentence: what it does wrong
   std::function<void(const Problem&, const Bundle& inputs, Bundle& outputs)> run;
+  // False where the mistake changes nothing (no image block, no prefix, ...). Null = always wrong.
+  bool (*applies)(const Problem&) = nullptr;
+
+  bool Applies(const Problem& problem) const { return applies == nullptr || applies(problem); }
 };
 
 struct Family {

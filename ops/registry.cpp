@@ -6,6 +6,7 @@
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
+#include "ops/prefix_cached_block_causal/spec.h"
 
 namespace assay {
 
@@ -29,6 +30,7 @@ const Registry& BuiltInRegistry() {
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
+      prefix_cached_block_causal::MakeFamily(),
   });
   return registry;
 }

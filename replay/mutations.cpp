@@ -108,6 +108,7 @@ std::vector<MutantOutcome> TryMutants(const Family& family, const Workload& work
   backend.run(lab.problem, MakeInputs(family, lab.problem, workload.uuid, 1), lab.outputs, {});
   outcomes.push_back(lab.Judge("previous_content", "returns the result of other input content"));
   for (const Mutant& mutant : family.mutants) {
+    if (!mutant.Applies(lab.problem)) continue;
     lab.outputs.Poison();
     mutant.run(lab.problem, lab.inputs, lab.outputs);
     outcomes.push_back(lab.Judge(mutant.name, mutant.mistake));

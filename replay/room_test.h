@@ -68,6 +68,7 @@ inline void ExpectMutantsKilled(TestCase& test) {
   const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, 1);
   ASSERT_EQ(expected.invalid, "");
   for (const Mutant& mutant : test.family->mutants) {
+    if (!mutant.Applies(test.problem)) continue;
     test.outputs.Poison();
     mutant.run(test.problem, test.inputs, test.outputs);
     const Verdict verdict =

@@ -102,15 +102,15 @@ void AverageHalves(const Problem& problem, const Bundle& inputs, Bundle& outputs
 
 enum class SoftmaxMistake { kNoRescale, kSumOfLastBlock, kScoresInBF16 };
 
-// One output row by a plain online softmax over blocks of 128 keys with a mistake in it.
+// One output row by a plain online softmax over at least three key blocks with a mistake in it.
 void WrongRow(const Args& args, SoftmaxMistake mistake, const bf16* q, const bf16* k, const bf16* v,
               bf16* o) {
-  constexpr std::int64_t kBlock = 128;
+  const std::int64_t block = std::clamp<std::int64_t>(args.nk / 3, 1, 128);
   const float scale = 1 / std::sqrt(static_cast<float>(args.d));
   float largest = -std::numeric_limits<float>::infinity(), sum = 0;
-  std::vector<float> acc(static_cast<std::size_t>(args.d)), s(kBlock);
-  for (std::int64_t first = 0; first < args.nk; first += kBlock) {
-    const std::int64_t count = std::min(args.nk - first, kBlock);
+  std::vector<float> acc(static_cast<std::size_t>(args.d)), s(static_cast<std::size_t>(block));
+  for (std::int64_t first = 0; first < args.nk; first += block) {
+    const std::int64_t count = std::min(args.nk - first, block);
     float new_largest = largest;
     for (std::int64_t j = 0; j < count; ++j) {
       float dot = 0;
