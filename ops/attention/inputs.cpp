@@ -47,14 +47,14 @@ void Rotate(std::uint64_t key, std::int64_t position, std::int64_t heads, std::i
   }
 }
 
-// x += gain * direction of its head, for all heads or only for 3, 7, 11, ...
+// x += gain * direction of its head, for all heads or only for 1, 5, 9, ...
 void AddDirection(std::uint64_t key, const TokenShape& shape, float gain, bool every_fourth,
                   bf16* x) {
   const std::int64_t inner = shape.inner();
   std::vector<float> offset(static_cast<std::size_t>(inner));
   for (std::int64_t c = 0; c < inner; ++c) {
     const std::int64_t head = c / shape.dim;
-    if (every_fourth && head % 4 != 3) continue;
+    if (every_fourth && head % 4 != 1) continue;
     offset[static_cast<std::size_t>(c)] = gain * HeadDirection(key, head, shape.dim, c % shape.dim);
   }
   ParallelFor(shape.batch * shape.tokens, 0, [&](std::int64_t token) {

@@ -49,7 +49,7 @@ void AddSinkDirection(std::uint64_t key, const TokenShape& shape, bf16* q);
 void AddSinkKey(std::uint64_t key, const TokenShape& shape, std::int64_t batch, std::int64_t head,
                 std::int64_t sink, bf16* k);
 
-// Lowers every logit of heads 3, 7, 11, ... by about 16 (scale 1/sqrt(dim)): queries gain the
+// Lowers every logit of heads 1, 5, 9, ... by about 16 (scale 1/sqrt(dim)): queries gain the
 // common direction of their head, keys its negative. The softmax does not notice, but a kernel that
 // scores padding or missing keys as 0 does: their weight becomes nearly 1.
 inline constexpr float kLoweredLogit = -16.0f;

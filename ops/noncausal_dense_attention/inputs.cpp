@@ -2,8 +2,6 @@
 #include "ops/attention/inputs.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -17,7 +15,7 @@ constexpr std::string_view kOperation = "noncausal_dense_attention";
 
 // Positions in the declared order: the tensor numbers of the element source.
 constexpr std::uint64_t kQ = 0, kK = 1, kV = 2, kMask = 3;
-constexpr std::uint64_t kSinks = kAuxiliaryTensor + 129, kPerturbation = kAuxiliaryTensor + 130;
+constexpr std::uint64_t kSinks = kAuxiliaryTensor + 129;
 
 constexpr float kTemp = 3;         // captured-like: standard deviation of the logits
 constexpr double kVisible = 0.75;  // share of visible keys in per-query masks

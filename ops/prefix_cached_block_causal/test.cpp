@@ -344,24 +344,27 @@ TEST(PrefixCachedBlockCausal, TenRunsAndAnyThreadCountAgreeBitwise) {
 // --- verdicts ---
 
 TEST(PrefixCachedBlockCausal, MutantsAreRejected) {
-  for (std::int64_t np : {25, 32}) {
-    TestCase prefixed = MakePrefixed("h4", 1, np, 4096);
-    ExpectMutantsKilled(prefixed);
-  }
+  TestCase prefixed = MakePrefixed("h2", 1, 25, 4096);
+  ExpectMutantsKilled(prefixed);
+  TestCase multiple_of_8 = MakePrefixed("h4", 1, 32, 1024);
+  ExpectMutantsKilled(multiple_of_8);
   TestCase text = MakeSegmented("prefix_cached_block_causal_h32_d128_prefix0", 1, {0, 25, 0});
   ExpectMutantsKilled(text);
-  TestCase edit = MakeSegmented("h4_prefix0", 1, kEditSegments);
+  TestCase edit = MakeSegmented("h2_prefix0", 1, kEditSegments);
   ExpectMutantsKilled(edit);
 }
 
 TEST(PrefixCachedBlockCausal, CostOfTheTable) {
-  TestCase prefixed = MakePrefixed("prefix_cached_block_causal_h32_d128", 1, 25, 4096);
-  const Cost dense = Prefix().cost(prefixed.problem, prefixed.inputs);
+  const Problem prefixed = MakeProblem(Prefix(), "prefix_cached_block_causal_h32_d128",
+                                       {{"B", 1}, {"Np", 25}, {"Nq", 4096}});
+  const Cost dense = Prefix().cost(prefixed, Bundle());
   EXPECT_NEAR(dense.flops / 1e9, 276.6, 0.05);
   EXPECT_NEAR(dense.bytes / 1e6, 135, 0.5);
-  TestCase edit = MakeSegmented("prefix_cached_block_causal_h32_d128_prefix0", 1, kEditSegments);
-  const Cost causal = Prefix().cost(edit.problem, edit.inputs);
+  const Problem edit = MakeProblem(Prefix(), "prefix_cached_block_causal_h32_d128_prefix0",
+                                   {{"B", 1}, {"Nq", 4125}}, {{"prefix_segments", kEditSegments}});
+  const Cost causal = Prefix().cost(edit, Bundle());
   EXPECT_EQ(causal.exponentials, 32.0 * 16'896'435);
+  EXPECT_EQ(causal.flops, 4.0 * 128 * 32 * 16'896'435);
 }
 
 // --- refusals ---
@@ -463,8 +466,11 @@ TEST(PrefixCachedBlockCausal, CapturedAxesFollowFromTheRequest) {
     const std::string size = record["request"]["size"];
     const std::int64_t width = std::stoll(size),
                        height = std::stoll(size.substr(size.find('x') + 1));
-    if (!prefix0) EXPECT_EQ(nq, width / 16 * (height / 16));
-    if (prefix0) EXPECT_EQ(record["step"], 0);
+    if (prefix0) {
+      EXPECT_EQ(record["step"], 0);
+    } else {
+      EXPECT_EQ(nq, width / 16 * (height / 16));
+    }
     EXPECT_EQ(record["interface_curation"]["previous_replay"]["axes"]["Nall"], np + nq);
     EXPECT_EQ(axes["B"], 1);
     const double error = record["validation"]["max_absolute_errors"][0];
