@@ -16,6 +16,9 @@ namespace {
 
 // Lines per task: large enough to amortise a task, small enough to balance 1,104 records.
 constexpr std::int64_t kLinesPerTask = 64;
+// Smaller files are read on one thread (about 15 ms): a runner that is going to fork workers, or a
+// command that only lists, should not start threads for that.
+constexpr std::size_t kSerialBytes = 1 << 20;
 
 struct Line {
   std::int64_t number = 0;  // from 1
@@ -79,7 +82,8 @@ Suite ReadRecords(const std::string& path, const Registry& registry,
   const std::string content = ReadFile(path);
   const std::vector<Line> lines = SplitLines(content);
   std::vector<Outcome> outcomes(lines.size());
-  ParallelRanges(static_cast<std::int64_t>(lines.size()), kLinesPerTask, 0,
+  const int threads = content.size() < kSerialBytes ? 1 : 0;
+  ParallelRanges(static_cast<std::int64_t>(lines.size()), kLinesPerTask, threads,
                  [&](std::int64_t begin, std::int64_t end) {
                    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end);
                         ++i) {
