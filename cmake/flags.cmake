@@ -31,9 +31,10 @@ function(assay_library name)
   target_link_libraries(${name} PUBLIC assay_flags ${ARG_DEPENDS})
 endfunction()
 
-# assay_test(NAME SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by ctest.
+# assay_test(NAME [SERIAL] SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by
+# ctest. SERIAL: it measures time and runs alone.
 function(assay_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING OR NOT ASSAY_HAVE_GTEST)
     return()
   endif()
@@ -47,5 +48,5 @@ function(assay_test name)
   target_link_libraries(${name} PRIVATE assay_flags ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ASSAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()

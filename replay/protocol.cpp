@@ -15,8 +15,10 @@ std::string ReplyToJson(const Reply& reply) {
   json["prepare_ns"] = reply.prepare_ns;
   json["peak_bytes"] = reply.peak_bytes;
   for (const TimingSeries& series : reply.series) {
+    // Clocks count whole nanoseconds, and integers are written and parsed far faster.
+    const std::vector<std::int64_t> samples(series.samples_ns.begin(), series.samples_ns.end());
     json["series"].push_back(
-        {{"mode", series.mode}, {"stop", series.stop}, {"samples_ns", series.samples_ns}});
+        {{"mode", series.mode}, {"stop", series.stop}, {"samples_ns", samples}});
   }
   // A backend's message may hold any bytes; the protocol stays valid UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -246,21 +245,6 @@ TEST(Runner, UnknownBackendIsRefusedWithTheKnownOnes) {
     EXPECT_THAT(error.what(), HasSubstr("unknown backend 'gpu9000'"));
     EXPECT_THAT(error.what(), HasSubstr("good"));
   }
-}
-
-TEST(Runner, HarnessOverheadOfAShortCaseIsSmall) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "timing under a sanitizer says nothing";
-#endif
-  RunOptions options = QuickOptions();
-  std::vector<Workload> workloads;
-  for (int i = 0; i < 20; ++i) workloads.push_back(Sum(1000, "u-" + std::to_string(i)));
-  std::vector<double> overheads;
-  for (const auto& [backend, result] : RunAll(workloads, {"good"}, options)) {
-    overheads.push_back(result.overhead_ms);
-  }
-  // The limit of the product; the least of 20 cases, since tests may share the machine.
-  EXPECT_LT(*std::min_element(overheads.begin(), overheads.end()), 3.0);
 }
 
 }  // namespace

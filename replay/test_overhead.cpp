@@ -1,0 +1,39 @@
+// What the harness adds to a case. A program of its own, since ctest runs it alone.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "replay/faulty_family.h"
+#include "replay/runner.h"
+
+namespace assay {
+namespace {
+
+TEST(Overhead, OfAShortCaseIsBelow3Milliseconds) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "timing under a sanitizer says nothing";
+#endif
+  RunOptions options;
+  options.worker_command = {FAULTY_WORKER};
+  options.backends = {"good"};
+  options.budget_s = 0.2;
+  Suite suite;
+  for (int i = 0; i < 20; ++i) {
+    Workload workload;
+    workload.uuid = "u-" + std::to_string(i);
+    workload.definition = "faulty_sum";
+    workload.axes = {{"N", 1000}};
+    suite.workloads.push_back(workload);
+  }
+  std::vector<double> overheads;
+  RunCallbacks callbacks;
+  callbacks.on_result = [&](const CaseResult& result) { overheads.push_back(result.overhead_ms); };
+  const std::atomic<bool> stop{false};
+  RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
+  ASSERT_EQ(overheads.size(), 20u);
+  // The limit of the product, on the least of 20 cases: other programs may share the machine.
+  EXPECT_LT(*std::min_element(overheads.begin(), overheads.end()), 3.0);
+}
+
+}  // namespace
+}  // namespace assay
