@@ -195,7 +195,8 @@ std::string Initials(const std::string& name) {
 
 std::optional<double> CaseView::half_width() const {
   const TimingSummary* summary = timing();
-  if (summary == nullptr || summary->median_ns <= 0) return std::nullopt;
+  // Below 6 samples there is no two-sided interval; the summary's limits are the plain range.
+  if (summary == nullptr || summary->median_ns <= 0 || summary->samples < 6) return std::nullopt;
   return 0.5 * (summary->ci_high_ns - summary->ci_low_ns) / summary->median_ns;
 }
 

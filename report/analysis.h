@@ -25,7 +25,8 @@ struct CaseView {
   const TimingSummary* timing() const {
     return headline < 0 ? nullptr : &summaries[static_cast<std::size_t>(headline)];
   }
-  // Half-width of the headline's interval relative to its median; empty when not timed.
+  // Half-width of the headline's interval relative to its median; empty when not timed
+  // or with too few samples for an interval.
   std::optional<double> half_width() const;
 };
 

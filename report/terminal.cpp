@@ -72,11 +72,18 @@ std::string WorkloadText(const Group& group, const CaseResult& result) {
 }
 
 Cell IntervalCell(const CaseView& view) {
+  if (view.timing() == nullptr) return Cell("-", Tone::kDim);
   const auto half_width = view.half_width();
-  if (!half_width) return Cell("-", Tone::kDim);
   const bool noisy = view.timing()->noisy;
-  return Cell(fmt::format("{}{}", FormatPercent(*half_width), noisy ? " noisy" : ""),
-              noisy ? Tone::kWarn : Tone::kDim);
+  const std::string width =
+      half_width ? FormatPercent(*half_width) : fmt::format("n = {}", view.timing()->samples);
+  return Cell(fmt::format("{}{}", width, noisy ? " noisy" : ""), noisy ? Tone::kWarn : Tone::kDim);
+}
+
+// Below the floor nothing is celebrated: the timing or the ceilings are wrong.
+Cell FloorCell(const CaseView& view) {
+  if (view.x_floor <= 0) return Cell("-", Tone::kDim);
+  return Cell(FormatFactor(view.x_floor), view.x_floor < 1 ? Tone::kWarn : Tone::kPlain);
 }
 
 std::vector<Cell> RowOf(const Group& group, const CaseView& view) {
@@ -88,7 +95,7 @@ std::vector<Cell> RowOf(const Group& group, const CaseView& view) {
           Cell(VerdictText(result), ToneOf(result.status)),
           view.timing() != nullptr ? Cell(FormatTime(view.timing()->median_ns)) : none,
           IntervalCell(view),
-          view.x_floor > 0 ? Cell(FormatFactor(view.x_floor)) : none,
+          FloorCell(view),
           checked ? Cell(FormatShare(result.correctness.share_checked)) : none,
           checked ? Cell(FormatFactor(view.budget_used.value_or(0)),
                          IsFailure(result.status) ? Tone::kBad : Tone::kPlain)
@@ -148,6 +155,11 @@ std::string UnsupportedReasons(const Analysis& analysis, const TerminalOptions& 
   return out;
 }
 
+std::string IntervalOf(const TimingSummary& summary) {
+  if (summary.samples < 6) return "-";  // no two-sided interval
+  return fmt::format("{} .. {}", FormatTime(summary.ci_low_ns), FormatTime(summary.ci_high_ns));
+}
+
 std::string TimingBlock(const CaseView& view, const TerminalOptions& options) {
   Table table({{.title = "timing"},
                {.title = "median", .align = Align::kRight},
@@ -159,9 +171,7 @@ std::string TimingBlock(const CaseView& view, const TerminalOptions& options) {
                {.title = "repeats", .align = Align::kRight},
                {.title = "spread", .align = Align::kRight}});
   for (const TimingSummary& summary : view.summaries) {
-    table.Add({Cell(summary.mode), Cell(FormatTime(summary.median_ns)),
-               Cell(fmt::format("{} .. {}", FormatTime(summary.ci_low_ns),
-                                FormatTime(summary.ci_high_ns))),
+    table.Add({Cell(summary.mode), Cell(FormatTime(summary.median_ns)), Cell(IntervalOf(summary)),
                Cell(FormatTime(summary.min_ns)), Cell(FormatTime(summary.max_ns)),
                Cell(summary.p99_ns ? FormatTime(*summary.p99_ns) : "-"),
                Cell(FormatCount(summary.samples)), Cell(FormatCount(summary.repeats)),

@@ -145,6 +145,21 @@ TEST(TerminalReport, NoisyTimingsAreMarked) {
   EXPECT_THAT(TerminalReport(report), HasSubstr("1 passed; 1 noisy"));
 }
 
+TEST(TerminalReport, FewSamplesHaveNoInterval) {
+  RunReport report = FakeEnvironment();
+  report.cases = {FakeCase("a", "d", {{"M", 1}}, "cpu", 1e6, 5e5)};
+  report.cases[0].timing = {{"cold_host", 0, "time", {1e6}}};
+  EXPECT_THAT(TerminalReport(report), HasSubstr("n = 1 noisy"));
+  EXPECT_THAT(CaseDetails(report.cases[0]), Not(HasSubstr("..")));
+  EXPECT_FALSE(Analyse(report).cases[0].half_width());
+}
+
+TEST(TerminalReport, TimesBelowTheFloorAreMarked) {
+  RunReport report = FakeEnvironment();
+  report.cases = {FakeCase("a", "d", {{"M", 1}}, "cpu", 4e5, 1e6)};
+  EXPECT_THAT(TerminalReport(report, {.colour = true}), HasSubstr("\x1b[33m   0.40\x1b[0m"));
+}
+
 TEST(Comparison, NeverAcrossModesAndNeverWithFailures) {
   RunReport report = FakeEnvironment();
   report.cases = {FakeCase("a", "d", {{"M", 1}}, "cpu", 2e6, 5e5),

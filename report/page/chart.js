@@ -149,9 +149,11 @@ function floorSection(section, onPick) {
     } else {
       area.replaceChildren(svgScatter(view, groups, guides, xs, ys, onPick));
     }
+    const under = current === "floor" ? points.filter((p) => belowFloor(p.c.xFloor)).length : 0;
+    const below = under ? ` ${plural(under, "point")} below the line: the timing is wrong, or the ceilings were measured on a busy machine.` : "";
     note.textContent = `${plural(total, "passed case")}${stride > 1 ? `, every ${stride}th drawn` : ""}. ` +
       (current === "floor" ? "The floor is the least time that the measured ceilings allow; points on the solid line could not be faster."
-                           : "The solid line is what the measured copy bandwidth and bf16 matrix rate allow.") + " Select a point for its case.";
+                           : "The solid line is what the measured copy bandwidth and bf16 matrix rate allow.") + below + " Select a point for its case.";
   }
   draw();
   return draw;

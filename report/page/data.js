@@ -53,7 +53,8 @@ function decodeCase(row, index) {
   c.axesText = c.axes.map(([name, value]) => `${name}=${value}`).join(" ");
   c.timing = row[14] >= 0 ? c.timings[row[14]] : null;
   c.median = c.timing ? c.timing.median : NaN;
-  c.halfWidth = c.timing && c.median > 0 ? (c.timing.high - c.timing.low) / 2 / c.median : NaN;
+  // Below 6 samples there is no two-sided interval.
+  c.halfWidth = c.timing && c.median > 0 && c.timing.samples >= 6 ? (c.timing.high - c.timing.low) / 2 / c.median : NaN;
   c.xFloor = c.timing && c.floor.ns > 0 ? c.median / c.floor.ns : NaN;
   c.budget = c.checks.length ? Math.max(...c.checks.map((k) => (isNaN(k.budget) ? Infinity : k.budget))) : NaN;
   c.verdict = [c.status, c.status === "passed" || !c.sub ? c.grade : c.sub].filter(Boolean).join(" ");

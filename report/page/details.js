@@ -41,23 +41,22 @@ function checksBlock(c) {
     h("span", {class: "meter"}, budgetBar(k.budget, !k.grade), ` ${formatFactor(k.budget)}`),
     k.worst && k.worst.index.length ? `${elementText(k)}: ${formatPair(k.worst.got, k.worst.expected).join(" for ")}` : NONE,
   ]);
-  const findings = c.findings.map((f) => h("li", {class: f.passed ? "" : "bad"},
-    `${f.name}: ${formatError(f.measured)} (limit ${formatError(f.limit)})${f.detail ? `, ${f.detail}` : ""}`));
+  const findings = c.findings.map((f) => [h("span", {class: f.passed ? "" : "bad"}, f.name), formatError(f.measured), formatError(f.limit), f.detail]);
   return h("div", {class: "block"}, h("h4", {}, "Checks against the fp64 reference"),
     simpleTable([["output"], ["grade"], ["rows checked", 1], ["outside", 1], ["max abs", 1], ["rel L2", 1], ["budget used", 1],
                  ["worst element (got for expected)"]], rows),
-    findings.length ? h("ul", {class: "findings"}, findings) : null,
+    findings.length ? simpleTable([["whole-output check"], ["measured", 1], ["limit", 1], ["where"]], findings) : null,
     c.contentSets ? h("p", {class: "hint"}, `${plural(c.contentSets, "content set")} checked.`) : null);
 }
 
 function timingBlock(c) {
   if (!c.timings.length) return null;
-  const rows = c.timings.map((t) => [t.mode, formatTime(t.median), `${formatTime(t.low)} – ${formatTime(t.high)}`,
+  const rows = c.timings.map((t) => [t.mode, formatTime(t.median), t.samples >= 6 ? `${formatTime(t.low)} – ${formatTime(t.high)}` : NONE,
     formatTime(t.min), formatTime(t.p90), formatTime(t.p95), formatTime(t.p99), formatTime(t.max), formatCount(t.samples), t.repeats,
     h("span", {class: t.noisy ? "warn" : ""}, `${formatFactor(t.spread)}${t.noisy ? " noisy" : ""}`)]);
   const plots = c.timings.map((t) => {
     const series = c.series.filter((r) => r.mode === t.mode && r.samples.length);
-    if (!series.length) return null;
+    if (series.reduce((sum, r) => sum + r.samples.length, 0) < 2) return null;
     return h("figure", {}, h("figcaption", {}, `${t.mode}: samples in time order, line at the median, band = its 95 % interval`),
       h("div", {class: "plots"}, samplePlot(series, t), histogram(series, t)));
   });

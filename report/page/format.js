@@ -30,6 +30,10 @@ function formatShare(share) {
   return `${(100 * share).toFixed(1)} %`;
 }
 
+// The share of the floor; above 100 % where a time is below its floor.
+const formatOfFloor = (x) => (x > 0 && isFinite(x) ? `${formatFactor(100 / x)} %` : NONE);
+const belowFloor = (x) => x < 1;
+
 function formatPercent(fraction) {
   if (!isFinite(fraction)) return NONE;
   return `${(100 * fraction).toFixed(Math.abs(fraction) >= 0.0995 ? 0 : 1)} %`;

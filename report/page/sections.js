@@ -103,8 +103,8 @@ function definitionsSection(section, table) {
       h("td", {class: "n"}, formatCount(d.passed)),
       h("td", {class: `n ${d.failures ? "bad" : "dim"}`}, d.failures ? formatCount(d.failures) : NONE),
       h("td", {class: "n"}, d.median > 0 ? formatTime(d.median) : NONE),
-      h("td", {class: "n"}, d.geomean > 0 ? formatFactor(d.geomean) : NONE),
-      h("td", {class: "n"}, d.geomean > 0 ? formatShare(1 / d.geomean) : NONE),
+      h("td", {class: `n ${d.geomean > 0 && belowFloor(d.geomean) ? "warn" : ""}`}, d.geomean > 0 ? formatFactor(d.geomean) : NONE),
+      h("td", {class: "n"}, formatOfFloor(d.geomean)),
       h("td", {}, all[i].length ? floorStrip(all[i], d.geomean, range) : null),
       comparisons.length ? h("td", {class: "n"}, d.backend === raw.baseline ? (d.timed ? "1" : NONE) : k ? formatFactor(k.median) : NONE) : null);
   });
