@@ -24,8 +24,8 @@ constexpr int kChunk = 4;
 constexpr int kVectors = kLanes == 16 ? 2 : 1;
 constexpr int kGroupRows = kVectors * kLanes;
 constexpr int kMaxGroups = kHeadSize / kGroupRows;
-// Tokens whose q and k are widened at once: 64 KB that every group of rows then streams from L2, 1 KB
-// a token, while its 16 KB of state stay in L1.
+// Tokens whose q and k are widened at once: 64 KB that every group of rows then streams from L2, 1
+// KB a token, while its 16 KB of state stay in L1.
 constexpr int kBlockTokens = 64;
 constexpr std::int64_t kKeyStride = kKeyHeads * kHeadSize;
 constexpr std::int64_t kValueStride = kValueHeads * kHeadSize;

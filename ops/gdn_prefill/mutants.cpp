@@ -95,11 +95,12 @@ class Head {
     }
     const bf16* v = args_.v + (t * kValueHeads + value_head) * kHeadSize;
     bf16* output = args_.output + (t * kValueHeads + h_) * kHeadSize;
-    const std::vector<float> before = state_;
+    const bool forgets = last && mistake_ == Mistake::kLastTokenMissing;
+    const std::vector<float> before = forgets ? state_ : std::vector<float>();
     for (std::int64_t row = 0; row < kHeadSize; ++row) {
       output[row] = Row(gates, q, k, ToFloat(v[row]), state_.data() + row * kHeadSize);
     }
-    if (last && mistake_ == Mistake::kLastTokenMissing) state_ = before;
+    if (forgets) state_ = before;
   }
 
   bf16 Row(const gdn_decode::Gates& gates, const float* q, const float* k, float v, float* s) {
