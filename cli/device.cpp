@@ -25,9 +25,9 @@ void PrintCeilings(const Ceilings& ceilings) {
   table.Add({"copy", Rate(ceilings.copy_bytes, "GB/s"), "bytes read plus bytes written"});
   table.Add({"read", Rate(ceilings.read_bytes, "GB/s"), "sum of 64-bit words"});
   table.Add({"write", Rate(ceilings.write_bytes, "GB/s"), "memset"});
-  table.Add({"bf16 matrix", Rate(ceilings.bf16_flops, "GFLOP/s"), "1024 x 1024 x 2048, random"});
+  table.Add(
+      {"bf16 matrix", Rate(ceilings.bf16_flops, "GFLOP/s"), "4096 x 2048 x 4096, random data"});
   table.Add({"fp32 matrix", Rate(ceilings.f32_flops, "GFLOP/s"), "own loops, fp32 FMA"});
-  table.Add({"launch", fmt::format("{:.1f} us", ceilings.launch_ns * 1e-3), "empty parallel loop"});
   fmt::print("{}  [{}]  {}\n{}", ceilings.device, ceilings.device_id, ceilings.measured,
              table.Text({.width = TerminalWidth(1)}));
 }

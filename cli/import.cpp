@@ -6,10 +6,20 @@
 #include "cli/commands.h"
 
 namespace assay::cli {
+namespace {
+
+Suite Import(const std::string& input, const std::string& kind) {
+  if (kind == "worldmodel") return {kind, WorldModelWorkloads(input), {}};
+  Suite suite = ImportRecords(input, BuiltInRegistry());
+  if (kind == "smoke") suite.workloads = SmokeWorkloads(suite.workloads);
+  return suite;
+}
+
+}  // namespace
 
 void AddImportCommand(CLI::App& app, int& exit_code) {
   struct Options {
-    std::string input, output;
+    std::string input, output, suite = "serving";
   };
   auto options = std::make_shared<Options>();
   CLI::App* command =
@@ -17,9 +27,17 @@ void AddImportCommand(CLI::App& app, int& exit_code) {
   command->add_option("records", options->input, "JSONL file of captured operator calls")
       ->required();
   command->add_option("--out", options->output, "Suite file to write")->required();
-  command->footer("Example:\n  assay import serving_workloads.jsonl --out serving.jsonl");
+  command->add_option("--suite", options->suite, "Which workloads to make of them")
+      ->check(CLI::IsMember({"serving", "smoke", "worldmodel"}))
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  assay import serving_workloads.jsonl --out suites/serving.jsonl\n"
+      "  assay import serving_workloads.jsonl --suite smoke --out suites/smoke.jsonl\n"
+      "  assay import worldmodel_attention_replays.json --suite worldmodel --out "
+      "suites/worldmodel.jsonl");
   command->callback([options, &exit_code] {
-    const Suite suite = ImportRecords(options->input, BuiltInRegistry());
+    const Suite suite = Import(options->input, options->suite);
     for (const SuiteProblem& problem : suite.problems) {
       fmt::print(stderr, "{}:{}:{}: {}\n", problem.file, problem.line, problem.column,
                  problem.message);

@@ -14,7 +14,6 @@
 
 #include "base/parallel.h"
 #include "base/random.h"
-#include "base/stats.h"
 #include "cpu/gemm.h"
 #include "io/sha256.h"
 #include "replay/build_info.h"
@@ -109,23 +108,19 @@ class Bandwidth {
 
 // A product large enough that packing and memory play little part, on random data.
 double MatrixRate(int threads, void (*run)(const cpu::GemmBf16Nt&, int)) {
-  constexpr std::int64_t kM = 1024, kN = 1024, kK = 2048;
+  constexpr std::int64_t kM = 4096, kN = 2048, kK = 4096;
   std::vector<bf16> a(kM * kK), b(kN * kK), c(kM * kN);
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = ToBF16(UnitNormal(1, 0, i));
-  for (std::size_t i = 0; i < b.size(); ++i) b[i] = ToBF16(UnitNormal(1, 1, i));
+  const auto fill = [&](std::vector<bf16>& matrix, std::uint64_t tensor) {
+    ParallelFor(static_cast<std::int64_t>(matrix.size()) / kK, threads, [&](std::int64_t row) {
+      const auto first = static_cast<std::size_t>(row * kK);
+      for (std::size_t i = first; i < first + kK; ++i) matrix[i] = ToBF16(UnitNormal(1, tensor, i));
+    });
+  };
+  fill(a, 0);
+  fill(b, 1);
   const cpu::GemmBf16Nt args{kM, kN, kK, a.data(), kK, b.data(), kK, c.data(), kN};
   run(args, threads);  // warm-up: builds oneDNN's code
-  return 2.0 * kM * kN * kK / BestSeconds(5, [&] { run(args, threads); });
-}
-
-double LaunchNanoseconds(int threads) {
-  std::vector<double> samples;
-  for (int i = 0; i < 200; ++i) {
-    const auto start = Clock::now();
-    ParallelRanges(HardwareThreads(), 1, threads, [](std::int64_t, std::int64_t) {});
-    samples.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count());
-  }
-  return Median(samples);
+  return 2.0 * kM * kN * kK / BestSeconds(2, [&] { run(args, threads); });
 }
 
 int EffectiveThreads(int threads) { return threads > 0 ? threads : HardwareThreads(); }
@@ -184,7 +179,6 @@ Ceilings MeasureCeilings(int threads) {
   ceilings.write_bytes = bandwidth.Write();
   ceilings.bf16_flops = MatrixRate(threads, cpu::Run);
   ceilings.f32_flops = MatrixRate(threads, cpu::RunOwnLoops);  // fp32 FMA on widened operands
-  ceilings.launch_ns = LaunchNanoseconds(threads);
   return ceilings;
 }
 

@@ -23,7 +23,7 @@ inline std::string CapturedFile(const std::string& name) {
   }
 
 // The workloads of a committed suite; a suite with problems fails the test that asks first.
-inline const std::vector<Workload>& CommittedSuite(const std::string& name) {
+inline const std::vector<Workload>& CommittedSuite(const char* name) {
   static std::map<std::string, std::vector<Workload>> loaded;
   const auto found = loaded.find(name);
   if (found != loaded.end()) return found->second;

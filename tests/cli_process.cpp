@@ -52,7 +52,9 @@ CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::st
                             const std::function<bool()>& ready) {
   const std::string out = folder + "/stdout.txt", err = folder + "/stderr.txt";
   const pid_t child = Start(words, folder, out, err);
-  while (!ready()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (int i = 0; i < 600 && !ready(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
   kill(child, SIGINT);
   return Finish(child, out, err);
 }

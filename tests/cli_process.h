@@ -15,7 +15,8 @@ struct CliResult {
 // `words` are the arguments after the program's name. The working folder is `folder`.
 CliResult RunCli(const std::vector<std::string>& words, const std::string& folder);
 
-// Starts it, sends SIGINT once `ready` says so (asked every 100 ms), and waits for its end.
+// Starts it, sends SIGINT once `ready` says so (asked every 100 ms, for a minute at most), and
+// waits for its end.
 CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::string& folder,
                             const std::function<bool()>& ready);
 

@@ -120,9 +120,9 @@ TEST_F(Cli, FiltersThatMatchNothingAreRefused) {
 TEST_F(Cli, UnwritablePlacesAreRefusedBeforeAnyWork) {
   const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
   for (const char* flag : {"--ledger", "--html"}) {
-    const CliResult run = RunSuite(suite, {"--no-timing", flag, "/no/such/folder/file"});
+    const CliResult run = RunSuite(suite, {"--no-timing", flag, "/no/such/folder/file.jsonl"});
     EXPECT_EQ(run.exit_code, 2) << flag << run.err;
-    EXPECT_THAT(run.err, HasSubstr("/no/such/folder/file")) << flag;
+    EXPECT_THAT(run.err, HasSubstr("/no/such/folder/file.jsonl")) << flag;
   }
 }
 
@@ -139,11 +139,12 @@ TEST_F(Cli, InterruptedRunsEndCleanlyAndResume) {
   std::string lines;
   for (int i = 0; i < 60; ++i) lines += DecodeLine("u-" + std::to_string(i), 4);
   const std::string suite = folder_.Write("many.jsonl", lines);
-  const std::vector<std::string> words = {"run", "--suite", suite, "--budget", "0.3", "--resume"};
+  const std::string ledger = folder_.path() + "/ledger.jsonl";
+  const std::vector<std::string> words = {"run", "--suite",  suite,      "--budget",
+                                          "0.3", "--resume", "--ledger", ledger};
   TemporaryFolder elsewhere;  // the observer must not write over the run's own output files
   const auto stored = [&] {
-    const CliResult shown =
-        RunCli({"show", "--json", "--ledger", folder_.path() + "/assay.sqlite"}, elsewhere.path());
+    const CliResult shown = RunCli({"show", "--json", "--ledger", ledger}, elsewhere.path());
     return shown.exit_code == 0 ? Json::parse(shown.out).at("cases").size() : 0;
   };
   const CliResult first = RunCliInterrupted(words, folder_.path(), [&] { return stored() >= 2; });
@@ -153,7 +154,7 @@ TEST_F(Cli, InterruptedRunsEndCleanlyAndResume) {
   std::vector<std::string> rest = words;
   rest.push_back("--no-timing");
   EXPECT_EQ(Run(rest).exit_code, 0);
-  const Json all = Json::parse(Run({"show", "--json"}).out);
+  const Json all = Json::parse(Run({"show", "--json", "--ledger", ledger}).out);
   std::set<std::string> uuids;
   for (const auto& one : all.at("cases")) uuids.insert(one.at("uuid"));
   EXPECT_EQ(all.at("cases").size(), 60u) << "no case lost or doubled";
