@@ -187,15 +187,26 @@ class SqliteStore : public Ledger::Store {
 
   std::vector<CaseRow> Rows(const std::string& run_id) override {
     std::vector<CaseRow> result;
+    std::vector<std::int64_t> ids;
     SqliteStatement rows(database_, std::string("SELECT ") + kRowColumns +
                                         " FROM cases WHERE run_id = ? ORDER BY id");
-    SqliteStatement timings(database_, std::string("SELECT ") + kTimingColumns +
-                                           " FROM timings WHERE case_id = ? ORDER BY rowid");
     rows.Bind(run_id);
     while (rows.Step()) {
-      CaseRow& row = result.emplace_back(RowFrom(rows));
-      timings.Bind(rows.Integer(0));
-      while (timings.Step()) row.timing.push_back(SummaryFrom(timings));
+      ids.push_back(rows.Integer(0));
+      result.push_back(RowFrom(rows));
+    }
+    // All timings in one pass, in the order of the cases.
+    SqliteStatement timings(database_,
+                            std::string("SELECT ") + kTimingColumns +
+                                ", case_id FROM timings JOIN cases ON cases.id = case_id "
+                                "WHERE run_id = ? ORDER BY case_id, timings.rowid");
+    timings.Bind(run_id);
+    std::size_t at = 0;
+    while (timings.Step()) {
+      while (at < ids.size() && ids[at] < timings.Integer(14)) ++at;
+      if (at < ids.size() && ids[at] == timings.Integer(14)) {
+        result[at].timing.push_back(SummaryFrom(timings));
+      }
     }
     return result;
   }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -476,12 +477,16 @@ TEST_P(SqliteLedgerTest, TenThousandRowsAreFast) {
   Ledger ledger = Append();
   ledger.BeginRun(TestRun("r"), {});
   for (int i = 0; i < kCases; ++i) ledger.Add("r", FullCase(i));
-  const auto start = std::chrono::steady_clock::now();
+  // Processor time, so that other work on the machine cannot fail the test.
+  const std::clock_t start = std::clock();
   const auto rows = ledger.Rows("r");
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+  const double took_ms = 1e3 * static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_EQ(rows.size(), static_cast<std::size_t>(kCases));
-  RecordProperty("rows_ms", std::to_string(took.count()));
-  EXPECT_LT(took.count(), 1000) << "the aim is 200 ms on a quiet machine";
+  EXPECT_EQ(rows.back().timing.size(), 2u);
+  RecordProperty("rows_cpu_ms", std::to_string(took_ms));
+#ifndef ASSAY_SANITIZED
+  EXPECT_LT(took_ms, 200);
+#endif
 }
 #else
 TEST(Ledger, WithoutSqliteThePathMustBeJsonl) {
