@@ -200,7 +200,7 @@ BENCHMARK(CpuAttention)
     ->Args({2352, 1024, 128})
     ->Args({1120, 1024, 64})
     ->ArgNames({"Nq", "Nk", "D"})
-    ->Iterations(9)
+    ->Iterations(5)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
 

@@ -101,7 +101,7 @@ class Worker {
       const bf16* from = a_.q + item_.batch * a_.q_strides.batch +
                          (item_.first_row + row) * a_.q_strides.token +
                          item_.head * a_.q_strides.head;
-      for (int d = 0; d < dim_; ++d) q_.get()[row * dim_ + d] = ToFloat(from[d]);
+      leaf_.widen(Bits(from), dim_, q_.get() + row * dim_);
     }
   }
 
@@ -222,9 +222,9 @@ class Worker {
     const float* o = o_.get() + row * dim_;
     const float sum = row_sum_.get()[row];
     // The largest visible score has weight 1, so a sum of 0 means that no key is visible, or that
-    // every visible score is -Inf, for which 0/0 = NaN is the truth.
-    const bool empty = sum == 0 && !AnyVisible(row);
-    for (int d = 0; d < dim_; ++d) to[d] = empty ? bf16{} : ToBF16(o[d] / sum);
+    // every visible score is -Inf, for which 0 * (1/0) = NaN is the truth.
+    const float factor = sum == 0 && !AnyVisible(row) ? 1 : 1 / sum;
+    leaf_.narrow(o, factor, dim_, reinterpret_cast<std::uint16_t*>(to));
   }
 
   bool AnyVisible(std::int64_t row) const {

@@ -9,6 +9,7 @@ struct Avx512 {
   typedef float Floats __attribute__((vector_size(64), may_alias));
   typedef std::uint32_t Words __attribute__((vector_size(64), may_alias));
   typedef std::int32_t Signed __attribute__((vector_size(64)));
+  typedef std::uint16_t Halves __attribute__((vector_size(32)));
   typedef std::uint32_t UnalignedWords __attribute__((vector_size(64), may_alias, aligned(2)));
   typedef std::uint16_t UnalignedHalves __attribute__((vector_size(32), may_alias, aligned(2)));
 };

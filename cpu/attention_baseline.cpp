@@ -10,6 +10,7 @@ struct Baseline {
   typedef float Floats __attribute__((vector_size(16), may_alias));
   typedef std::uint32_t Words __attribute__((vector_size(16), may_alias));
   typedef std::int32_t Signed __attribute__((vector_size(16)));
+  typedef std::uint16_t Halves __attribute__((vector_size(8)));
   typedef std::uint32_t UnalignedWords __attribute__((vector_size(16), may_alias, aligned(2)));
   typedef std::uint16_t UnalignedHalves __attribute__((vector_size(8), may_alias, aligned(2)));
 };

@@ -14,10 +14,13 @@ inline constexpr int kKeyBlock = 128;
 inline constexpr int kRowStep = 6;
 
 // Buffers are 64-byte aligned. Rows of scores are kKeyBlock floats apart, rows of q and o are
-// head_dim apart. Bit patterns of bf16 are passed as uint16.
+// head_dim apart. Bit patterns of bf16 are passed as uint16; counts are multiples of 64.
 struct AttentionLeaf {
   const char* name;
 
+  void (*widen)(const std::uint16_t* from, int count, float* to);
+  // to = round_bf16(from * factor), nearest even, NaN kept quiet.
+  void (*narrow)(const float* from, float factor, int count, std::uint16_t* to);
   // fp32 copy of `keys` rows, transposed: [kKeyBlock / panel][head_dim][panel]; missing keys are 0.
   void (*pack_keys)(const std::uint16_t* const* rows, int keys, int head_dim, float* packed);
   // fp32 copy of `keys` rows: [head_dim / panel][kKeyBlock][panel]. False when it holds Inf or NaN.

@@ -29,7 +29,29 @@ struct Tile {
   static void Store(float* to, Floats x) { *reinterpret_cast<Floats*>(to) = x; }
   static Floats Splat(float x) { return x - Floats{}; }
 
-  // --- packing ---
+  // --- conversions and packing ---
+
+  static Words LoadHalves(const std::uint16_t* from) {
+    const auto halves = *reinterpret_cast<const typename Isa::UnalignedHalves*>(from);
+    return __builtin_convertvector(halves, Words);
+  }
+
+  static void Widen(const std::uint16_t* from, int count, float* to) {
+    for (int i = 0; i < count; i += kLanes) {
+      *reinterpret_cast<Words*>(to + i) = LoadHalves(from + i) << 16;
+    }
+  }
+
+  static void Narrow(const float* from, float factor, int count, std::uint16_t* to) {
+    for (int i = 0; i < count; i += kLanes) {
+      const Words bits = reinterpret_cast<Words>(Load(from + i) * factor);
+      const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+      const Words nan = (bits >> 16) | 0x40u;
+      const Words chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded;
+      *reinterpret_cast<typename Isa::UnalignedHalves*>(to + i) =
+          __builtin_convertvector(chosen, typename Isa::Halves);
+    }
+  }
 
   template <int kStep, bool kHigh, int... kLane>
   static Words Swap(Words a, Words b, std::integer_sequence<int, kLane...>) {
@@ -90,9 +112,7 @@ struct Tile {
     typename Isa::Signed special{};
     for (int key = 0; key < keys; ++key) {
       for (int channel = 0; channel < head_dim; channel += kLanes) {
-        const auto halves =
-            *reinterpret_cast<const typename Isa::UnalignedHalves*>(rows[key] + channel);
-        const Words bits = __builtin_convertvector(halves, Words) << 16;
+        const Words bits = LoadHalves(rows[key] + channel) << 16;
         special |= (bits & kExponent) == kExponent;
         *reinterpret_cast<Words*>(packed + ValueOffset(key, channel)) = bits;
       }
@@ -195,13 +215,21 @@ struct Tile {
     return x[0];
   }
 
+  template <int... kLane>
+  static typename Isa::Signed LaneNumbers(std::integer_sequence<int, kLane...>) {
+    return typename Isa::Signed{kLane...};
+  }
+
   static void Softmax(float* s, int rows, int keys, float scale_log2e, float* row_max,
                       float* row_sum, float* factor) {
     constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
     const int columns = (keys + kLanes - 1) / kLanes * kLanes;
+    const auto beyond =
+        LaneNumbers(std::make_integer_sequence<int, kLanes>{}) >= keys - (columns - kLanes);
     for (int row = 0; row < rows; ++row) {
       float* line = s + row * kKeyBlock;
-      for (int key = keys; key < columns; ++key) line[key] = kMinusInfinity;
+      float* last = line + columns - kLanes;
+      Store(last, beyond ? Floats{} + kMinusInfinity : Load(last));
       Floats largest = Load(line);
       for (int key = kLanes; key < columns; key += kLanes) largest = Max(largest, Load(line + key));
       const float block_max = HorizontalMax(largest);
@@ -224,7 +252,7 @@ struct Tile {
   }
 
   static constexpr AttentionLeaf Leaf(const char* name) {
-    return {name, PackKeys, PackValues, Scores, Softmax, Accumulate, ValueOffset};
+    return {name, Widen, Narrow, PackKeys, PackValues, Scores, Softmax, Accumulate, ValueOffset};
   }
 };
 
