@@ -151,7 +151,7 @@ RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
   RunInfo run = DescribeRun(CommandLine(), flags.run.threads);
   run.seed = flags.run.seed;
   flags.run.build = run.build;
-  ceilings = CeilingsFor(ledger, run, flags.json);
+  if (flags.run.timing) ceilings = CeilingsFor(ledger, run, flags.json);
   if (flags.resume) {
     const std::vector<RunInfo> runs = ledger.Runs();
     if (!runs.empty() && runs.back().build == run.build && runs.back().seed == run.seed) {

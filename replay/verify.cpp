@@ -331,33 +331,42 @@ std::string Disagreement(const std::vector<double>& forward, const std::vector<d
          " where the largest value is " + NumberText(largest);
 }
 
-// A family whose rows or reference have the wrong extent would be judged on garbage: a bug, not a
-// verdict.
-void RequireExtents(const Family& family, const Problem& problem, const Expected& expected) {
-  const auto fail = [&](const TensorSpec& spec, const std::string& what) {
-    throw Error(Fault::kInternal, family.name + ", output '" + spec.name + "': " + what);
-  };
-  const std::size_t count = family.outputs.size();
-  if (expected.rows.size() != count || expected.outputs.size() != count) {
-    throw Error(Fault::kInternal, family.name + ": rows or reference miss an output");
-  }
-  for (std::size_t o = 0; o < count; ++o) {
+[[noreturn]] void FamilyBug(const Family& family, const std::string& output,
+                            const std::string& what) {
+  throw Error(Fault::kInternal, family.name + ", output '" + output + "': " + what);
+}
+
+// Rows that do not exist, or none at all, would be judged on garbage: a bug, not a verdict.
+void RequireRows(const Family& family, const Problem& problem, const RowLists& lists) {
+  if (lists.size() != family.outputs.size()) FamilyBug(family, "*", "rows miss an output");
+  for (std::size_t o = 0; o < lists.size(); ++o) {
     const TensorSpec& spec = family.outputs[o];
-    const std::vector<std::int64_t>& rows = expected.rows[o];
+    const std::vector<std::int64_t>& rows = lists[o];
     const std::int64_t total = RowCount(spec, problem);
     if (rows.empty() && total > 0 && RowElements(spec, problem) > 0) {
-      fail(spec, "no row is checked");
+      FamilyBug(family, spec.name, "no row is checked");
     }
     if (std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) != rows.end()) {
-      fail(spec, "the rows to check are not sorted and unique");
+      FamilyBug(family, spec.name, "the rows to check are not sorted and unique");
     }
     if (!rows.empty() && (rows.front() < 0 || rows.back() >= total)) {
-      fail(spec, "a row to check does not exist");
+      FamilyBug(family, spec.name, "a row to check does not exist");
     }
-    const std::size_t elements = rows.size() * static_cast<std::size_t>(RowElements(spec, problem));
+  }
+}
+
+// So would a reference of the wrong extent.
+void RequireExtents(const Family& family, const Problem& problem, const Expected& expected) {
+  if (expected.outputs.size() != family.outputs.size()) {
+    FamilyBug(family, "*", "the reference misses an output");
+  }
+  for (std::size_t o = 0; o < expected.outputs.size(); ++o) {
+    const TensorSpec& spec = family.outputs[o];
+    const std::size_t elements =
+        expected.rows[o].size() * static_cast<std::size_t>(RowElements(spec, problem));
     const std::size_t scales = expected.outputs[o].scale.size();
     if (expected.outputs[o].value.size() != elements || (scales != 0 && scales != elements)) {
-      fail(spec, "the reference gave another number of elements than asked");
+      FamilyBug(family, spec.name, "the reference gave another number of elements than asked");
     }
   }
 }
@@ -451,6 +460,7 @@ Expected ComputeExpected(const Family& family, const Problem& problem, const Bun
                          RowLists rows) {
   Expected expected;
   expected.rows = std::move(rows);
+  RequireRows(family, problem, expected.rows);
   expected.outputs = family.reference(problem, inputs, expected.rows, SumOrder::kForward);
   RequireExtents(family, problem, expected);
   const RowLists few = FewRows(expected.rows);

@@ -404,7 +404,7 @@ TEST(PrefixCachedBlockCausal, RefusesImageIds) {
     std::vector<TensorLayout> layouts = test.inputs.layouts();
     layouts.push_back({"image_ids", dtype, shape});
     Bundle inputs = Bundle::Allocate(layouts);
-    std::memcpy(inputs["image_ids"].data, ids.data(), ids.size() * 4);
+    if (!ids.empty()) std::memcpy(inputs["image_ids"].data, ids.data(), ids.size() * 4);
     return RefusalOf([&] { Prefix().validate_inputs(test.problem, inputs); });
   };
   const std::vector<std::int32_t> good = {-1, -1, -1, -1, 0, 0, 0, 0};
