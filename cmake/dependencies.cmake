@@ -57,7 +57,9 @@ if(BUILD_TESTING OR NOT DEFINED BUILD_TESTING)
   endif()
 endif()
 
-find_package(benchmark 1.6 QUIET)  # bench/ is skipped without it
+if(NOT ASSAY_SANITIZE)
+  find_package(benchmark 1.6 QUIET)  # bench/ is skipped without it
+endif()
 
 message(STATUS "SQLite ledger: ${ASSAY_HAVE_SQLITE}; oneDNN: ${ASSAY_HAVE_ONEDNN}; "
                "Chart.js: ${ASSAY_CHARTJS}; Google Benchmark: ${benchmark_FOUND}")
