@@ -3,82 +3,84 @@
 // filtered report can be linked to.
 const PAGE = 100;
 
-const COLUMNS = [
-  {key: "definition", label: "Definition", value: (c) => c.definition, cell: (c) => nameOf(c.definition)},
-  {key: "axes", label: "Axes", value: (c) => c.axes, cell: (c) => h("span", {class: "name axes"},
-    c.axes.length ? c.axes.map(([axis, v]) => [h("span", {}, h("i", {}, `${axis}=`), String(v)), " "]) : c.uuid.slice(0, 8))},
-  {key: "backend", label: "Backend", value: (c) => c.backend, cell: (c) => h("span", {class: "name"}, c.backend)},
-  {key: "verdict", label: "Verdict", value: (c) => [STATUS_ORDER.indexOf(c.status), c.verdict],
-   cell: (c) => [chip(c.status), " ", h("span", {class: "sub"}, c.status === "passed" ? c.grade : c.sub)]},
-  {key: "median", label: "Median", numeric: true, value: (c) => c.median, cell: (c) => formatTime(c.median)},
-  {key: "ci", label: "± 95 %", numeric: true, value: (c) => c.halfWidth,
-   cell: (c) => (c.timing ? h("span", c.timing.noisy ? {class: "warn", title: "did not converge"} : {},
-     `${isNaN(c.halfWidth) ? `n = ${c.timing.samples}` : formatPercent(c.halfWidth)}${c.timing.noisy ? " noisy" : ""}`) : NONE)},
-  {key: "floor", label: "× floor", numeric: true, value: (c) => c.xFloor, cell: (c) => (belowFloor(c.xFloor) ? h("span", {class: "warn", title: "below the floor"}, formatFactor(c.xFloor)) : formatFactor(c.xFloor))},
-  {key: "rows", label: "Rows checked", numeric: true, value: (c) => c.share, cell: (c) => formatShare(c.share)},
-  {key: "budget", label: "Budget used", numeric: true, value: (c) => c.budget,
-   cell: (c) => (isNaN(c.budget) ? NONE : h("span", {class: "meter"}, budgetBar(c.budget, isFailure(c)), ` ${formatFactor(c.budget)}`))},
-];
-
-function compareValues(a, b) {
-  if (Array.isArray(a)) {
-    for (let i = 0; i < Math.min(a.length, b.length); ++i) {
-      const order = Array.isArray(a[i]) ? compareValues(a[i], b[i]) : compareValues(a[i], b[i]);
-      if (order) return order;
-    }
-    return a.length - b.length;
-  }
-  if (typeof a === "string") return a < b ? -1 : a > b ? 1 : 0;
-  return a - b;
-}
-
-// Missing numbers come last in both directions.
-function sortCases(list, column, descending) {
-  const keyed = list.map((c) => [column.value(c), c]);
-  const missing = (v) => typeof v === "number" && isNaN(v);
-  keyed.sort(([a, x], [b, y]) => {
-    if (missing(a) || missing(b)) return missing(a) - missing(b) || x.index - y.index;
-    return (descending ? -compareValues(a, b) : compareValues(a, b)) || x.index - y.index;
-  });
-  return keyed.map(([, c]) => c);
-}
-
 class CaseTable {
   constructor(section) {
-    this.state = {query: "", statuses: new Set(), backend: "", definition: "", sort: null, descending: false, page: 0};
+    this.state = {
+      query: '',
+      statuses: new Set(),
+      backend: '',
+      definition: '',
+      sort: null,
+      descending: false,
+      page: 0
+    };
     this.open = new Set();
-    this.query = h("input", {type: "search", id: "query", placeholder: "Filter: name, axis, backend, uuid …   (press /)",
-      "aria-label": "Filter cases", autocomplete: "off", spellcheck: "false",
-      oninput: () => this.change({query: this.query.value})});
-    this.statusButtons = statuses.map((status) => h("button", {type: "button", class: `chip toggle ${toneOf(status)}`, "aria-pressed": "false",
-      "data-status": status, onclick: () => this.toggleStatus(status)},
-      `${status} ${formatCount(cases.filter((c) => c.status === status).length)}`));
-    this.backendSelect = this.select("Backend", "all backends", backends, "backend");
-    this.definitionSelect = this.select("Definition", "all definitions", definitionNames, "definition");
-    this.count = h("span", {class: "count", role: "status", "aria-live": "polite"});
-    this.clear = h("button", {type: "button", class: "quiet", onclick: () => this.reset()}, "Clear");
-    this.heads = COLUMNS.map((column) => h("th", {scope: "col", class: column.numeric ? "n" : "", "aria-sort": "none"},
-      h("button", {type: "button", "data-key": column.key, onclick: () => this.sortBy(column)}, column.label, h("span", {class: "arrow", "aria-hidden": "true"}))));
-    this.body = h("tbody", {onkeydown: (event) => this.onKey(event)});
-    this.pager = h("div", {class: "pager"});
-    section.append(h("h2", {id: "cases-title"}, "Cases"),
-      h("div", {class: "controls"}, this.query, this.definitionSelect, backends.length > 1 ? this.backendSelect : null, this.clear, this.count),
-      h("div", {class: "controls chips"}, this.statusButtons),
-      h("div", {class: "scroll"}, h("table", {class: "cases", "aria-labelledby": "cases-title"}, h("thead", {}, h("tr", {}, this.heads)), this.body)),
-      this.pager);
+    this.query = h('input', {
+      type: 'search',
+      id: 'query',
+      placeholder: 'Filter: name, axis, backend, uuid …   (press /)',
+      'aria-label': 'Filter cases',
+      autocomplete: 'off',
+      spellcheck: 'false',
+      oninput: () => this.change({query: this.query.value})
+    });
+    this.statusButtons = statuses.map(
+        (status) =>
+            h('button', {
+              type: 'button',
+              class: `chip toggle ${toneOf(status)}`,
+              'aria-pressed': 'false',
+              'data-status': status,
+              onclick: () => this.toggleStatus(status)
+            },
+              `${status} ${formatCount(cases.filter((c) => c.status === status).length)}`));
+    this.backendSelect = this.select('Backend', 'all backends', backends, 'backend');
+    this.definitionSelect =
+        this.select('Definition', 'all definitions', definitionNames, 'definition');
+    this.count = h('span', {class: 'count', role: 'status', 'aria-live': 'polite'});
+    this.clear =
+        h('button', {type: 'button', class: 'quiet', onclick: () => this.reset()}, 'Clear');
+    this.heads = COLUMNS.map(
+        (column) =>
+            h('th', {scope: 'col', class: column.numeric ? 'n' : '', 'aria-sort': 'none'},
+              h('button',
+                {type: 'button', 'data-key': column.key, onclick: () => this.sortBy(column)},
+                column.label, h('span', {class: 'arrow', 'aria-hidden': 'true'}))));
+    this.body = h('tbody', {onkeydown: (event) => this.onKey(event)});
+    this.pager = h('div', {class: 'pager'});
+    section.append(
+        h('h2', {id: 'cases-title'}, 'Cases'),
+        h('div', {class: 'controls'}, this.query, this.definitionSelect,
+          backends.length > 1 ? this.backendSelect : null, this.clear, this.count),
+        h('div', {class: 'controls chips'}, this.statusButtons),
+        h('div', {class: 'scroll'},
+          h('table', {class: 'cases', 'aria-labelledby': 'cases-title'},
+            h('thead', {}, h('tr', {}, this.heads)), this.body)),
+        this.pager);
     section.hidden = false;
     this.section = section;
     this.readAddress();
     this.update();
-    addEventListener("hashchange", () => { this.readAddress(); this.update(); });
+    addEventListener('hashchange', () => {
+      this.readAddress();
+      this.update();
+    });
     // Paper has no pages to turn: print what the filter shows, to a limit.
-    addEventListener("beforeprint", () => { this.printing = true; this.render(); });
-    addEventListener("afterprint", () => { this.printing = false; this.render(); });
+    addEventListener('beforeprint', () => {
+      this.printing = true;
+      this.render();
+    });
+    addEventListener('afterprint', () => {
+      this.printing = false;
+      this.render();
+    });
   }
 
   select(label, all, values, key) {
-    return h("select", {"aria-label": label, onchange: (event) => this.change({[key]: event.target.value})},
-      h("option", {value: ""}, all), values.map((value) => h("option", {value}, value)));
+    return h(
+        'select',
+        {'aria-label': label, onchange: (event) => this.change({[key]: event.target.value})},
+        h('option', {value: ''}, all), values.map((value) => h('option', {value}, value)));
   }
 
   change(changes) {
@@ -94,39 +96,49 @@ class CaseTable {
   }
 
   reset() {
-    this.query.value = "";
-    this.change({query: "", statuses: new Set(), backend: "", definition: ""});
+    this.query.value = '';
+    this.change({query: '', statuses: new Set(), backend: '', definition: ''});
   }
 
   sortBy(column) {
     const again = this.state.sort === column;
     // Third click: back to the order of the run's tables.
-    if (again && this.state.descending) this.change({sort: null, descending: false});
-    else this.change({sort: column, descending: again});
+    if (again && this.state.descending)
+      this.change({sort: null, descending: false});
+    else
+      this.change({sort: column, descending: again});
   }
 
   writeAddress() {
     const {query, statuses: chosen, backend, definition, sort, descending} = this.state;
     const parts = new URLSearchParams();
-    if (query) parts.set("q", query);
-    if (chosen.size) parts.set("status", [...chosen].join(","));
-    if (backend) parts.set("backend", backend);
-    if (definition) parts.set("definition", definition);
-    if (sort) parts.set("sort", (descending ? "-" : "") + sort.key);
+    if (query) parts.set('q', query);
+    if (chosen.size) parts.set('status', [...chosen].join(','));
+    if (backend) parts.set('backend', backend);
+    if (definition) parts.set('definition', definition);
+    if (sort) parts.set('sort', (descending ? '-' : '') + sort.key);
     const hash = parts.toString();
     try {
-      history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
-    } catch { /* some browsers refuse this for file: addresses; the filter works all the same */ }
+      history.replaceState(null, '', hash ? `#${hash}` : location.pathname + location.search);
+    } catch { /* some browsers refuse this for file: addresses; the filter works all the same */
+    }
   }
 
   readAddress() {
     const parts = new URLSearchParams(location.hash.slice(1));
-    if (![...parts.keys()].some((key) => ["q", "status", "backend", "definition", "sort"].includes(key))) return;
-    const sort = parts.get("sort") || "";
+    if (![...parts.keys()].some(
+            (key) => ['q', 'status', 'backend', 'definition', 'sort'].includes(key)))
+      return;
+    const sort = parts.get('sort') || '';
     Object.assign(this.state, {
-      query: parts.get("q") || "", backend: parts.get("backend") || "", definition: parts.get("definition") || "", page: 0,
-      statuses: new Set((parts.get("status") || "").split(",").filter((status) => statuses.includes(status))),
-      sort: COLUMNS.find((column) => column.key === sort.replace(/^-/, "")) || null, descending: sort.startsWith("-"),
+      query: parts.get('q') || '',
+      backend: parts.get('backend') || '',
+      definition: parts.get('definition') || '',
+      page: 0,
+      statuses: new Set(
+          (parts.get('status') || '').split(',').filter((status) => statuses.includes(status))),
+      sort: COLUMNS.find((column) => column.key === sort.replace(/^-/, '')) || null,
+      descending: sort.startsWith('-'),
     });
     this.query.value = this.state.query;
   }
@@ -134,16 +146,22 @@ class CaseTable {
   update() {
     const {query, statuses: chosen, backend, definition, sort, descending} = this.state;
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-    this.shown = cases.filter((c) => (!chosen.size || chosen.has(c.status)) && (!backend || c.backend === backend) &&
-      (!definition || c.definition === definition) && words.every((word) => c.searchText.includes(word)));
+    this.shown = cases.filter(
+        (c) => (!chosen.size || chosen.has(c.status)) && (!backend || c.backend === backend) &&
+            (!definition || c.definition === definition) &&
+            words.every((word) => c.searchText.includes(word)));
     if (sort) this.shown = sortCases(this.shown, sort, descending);
     this.backendSelect.value = backend;
     this.definitionSelect.value = definition;
-    this.statusButtons.forEach((b) => b.setAttribute("aria-pressed", String(chosen.has(b.dataset.status))));
-    this.heads.forEach((head, i) => head.setAttribute("aria-sort", COLUMNS[i] === sort ? (descending ? "descending" : "ascending") : "none"));
+    this.statusButtons.forEach(
+        (b) => b.setAttribute('aria-pressed', String(chosen.has(b.dataset.status))));
+    this.heads.forEach(
+        (head, i) => head.setAttribute(
+            'aria-sort', COLUMNS[i] === sort ? (descending ? 'descending' : 'ascending') : 'none'));
     this.clear.hidden = !(query || chosen.size || backend || definition);
-    this.count.textContent = this.shown.length === cases.length ? plural(cases.length, "case")
-                                                                 : `${formatCount(this.shown.length)} of ${plural(cases.length, "case")}`;
+    this.count.textContent = this.shown.length === cases.length ?
+        plural(cases.length, 'case') :
+        `${formatCount(this.shown.length)} of ${plural(cases.length, 'case')}`;
     this.render();
   }
 
@@ -154,25 +172,55 @@ class CaseTable {
     const rows = this.shown.slice(first, first + (this.printing ? 1000 : PAGE));
     this.body.replaceChildren(...rows.flatMap((c) => this.rowsOf(c)));
     if (!rows.length) {
-      this.body.append(h("tr", {}, h("td", {class: "empty", colspan: COLUMNS.length}, cases.length ? "No case matches this filter." : "The run has no cases.")));
+      this.body.append(
+          h('tr', {},
+            h('td', {class: 'empty', colspan: COLUMNS.length},
+              cases.length ? 'No case matches this filter.' : 'The run has no cases.')));
     }
-    const go = (page) => () => { this.state.page = page; this.render(); this.section.scrollIntoView(); };
+    const go = (page) => () => {
+      this.state.page = page;
+      this.render();
+      this.section.scrollIntoView();
+    };
     this.pager.replaceChildren(...(pages === 1 ? [] : [
-      h("button", {type: "button", class: "quiet", disabled: this.state.page === 0, onclick: go(this.state.page - 1)}, "Previous"),
-      h("span", {}, `${formatCount(first + 1)} – ${formatCount(first + rows.length)} of ${formatCount(this.shown.length)}`),
-      h("button", {type: "button", class: "quiet", disabled: this.state.page === pages - 1, onclick: go(this.state.page + 1)}, "Next")]));
+      h('button', {
+        type: 'button',
+        class: 'quiet',
+        disabled: this.state.page === 0,
+        onclick: go(this.state.page - 1)
+      },
+        'Previous'),
+      h('span', {},
+        `${formatCount(first + 1)} – ${formatCount(first + rows.length)} of ${
+            formatCount(this.shown.length)}`),
+      h('button', {
+        type: 'button',
+        class: 'quiet',
+        disabled: this.state.page === pages - 1,
+        onclick: go(this.state.page + 1)
+      },
+        'Next')
+    ]));
   }
 
   rowsOf(c) {
     const open = this.open.has(c.index);
-    const row = h("tr", {class: "case", tabindex: "0", "data-index": c.index, "aria-expanded": String(open),
-      onclick: (event) => { if (!String(getSelection())) this.toggle(c, event.currentTarget); }},
-      COLUMNS.map((column) => h("td", {class: column.numeric ? "n" : ""}, column.cell(c))));
+    const row =
+        h('tr', {
+          class: 'case',
+          tabindex: '0',
+          'data-index': c.index,
+          'aria-expanded': String(open),
+          onclick: (event) => {
+            if (!String(getSelection())) this.toggle(c, event.currentTarget);
+          }
+        },
+          COLUMNS.map((column) => h('td', {class: column.numeric ? 'n' : ''}, column.cell(c))));
     return open ? [row, this.detailRow(c)] : [row];
   }
 
   detailRow(c) {
-    return h("tr", {class: "detail"}, h("td", {colspan: COLUMNS.length}, detailsOf(c)));
+    return h('tr', {class: 'detail'}, h('td', {colspan: COLUMNS.length}, detailsOf(c)));
   }
 
   toggle(c, row) {
@@ -182,7 +230,7 @@ class CaseTable {
       this.open.add(c.index);
       row.after(this.detailRow(c));
     }
-    row.setAttribute("aria-expanded", String(this.open.has(c.index)));
+    row.setAttribute('aria-expanded', String(this.open.has(c.index)));
   }
 
   // Shows one case: clears what hides it, turns to its page, opens it.
@@ -193,19 +241,26 @@ class CaseTable {
     this.render();
     const row = this.body.querySelector(`tr[data-index="${c.index}"]`);
     row.focus({preventScroll: true});
-    row.scrollIntoView({block: "center"});
+    row.scrollIntoView({block: 'center'});
   }
 
   onKey(event) {
-    const row = event.target.closest("tr.case");
+    const row = event.target.closest('tr.case');
     if (!row || event.target !== row) return;
     const step = (direction) => {
       let next = row;
-      do next = direction > 0 ? next.nextElementSibling : next.previousElementSibling; while (next && !next.classList.contains("case"));
+      do next = direction > 0 ? next.nextElementSibling : next.previousElementSibling;
+      while (next && !next.classList.contains('case'));
       if (next) next.focus();
     };
-    const actions = {ArrowDown: () => step(1), ArrowUp: () => step(-1), j: () => step(1), k: () => step(-1),
-                     Enter: () => this.toggle(cases[row.dataset.index], row), " ": () => this.toggle(cases[row.dataset.index], row)};
+    const actions = {
+      ArrowDown: () => step(1),
+      ArrowUp: () => step(-1),
+      j: () => step(1),
+      k: () => step(-1),
+      Enter: () => this.toggle(cases[row.dataset.index], row),
+      ' ': () => this.toggle(cases[row.dataset.index], row)
+    };
     if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     actions[event.key]();
