@@ -8,9 +8,13 @@ const seriesColour = (index) => cssColour(`--s${index % 6}`);
 
 const shortTick = (text) => text.replace(/\.?0+(?= )/, (zeros) => (zeros[0] === '.' ? '' : zeros));
 
+const BELOW_HINT = 'the timing is wrong, or the ceilings were measured on a busy machine.';
+
 const VIEWS = {
   floor: {
     label: 'Time against floor',
+    hint: 'The floor is the least time that the measured ceilings allow; ' +
+        'points on the solid line could not be faster.',
     x: 'floor',
     y: 'measured median',
     format: (v) => shortTick(formatTime(v)),
@@ -23,6 +27,7 @@ const VIEWS = {
   },
   roofline: {
     label: 'Roofline',
+    hint: 'The solid line is what the measured copy bandwidth and bf16 matrix rate allow.',
     x: 'FLOP per byte',
     y: 'achieved FLOP/s',
     format: (v) => String(Number(v.toPrecision(3))),
@@ -252,19 +257,12 @@ function floorSection(section, onPick) {
     } else {
       area.replaceChildren(svgScatter(view, groups, guides, xs, ys, onPick));
     }
-    const under = current === 'floor' ? points.filter((p) => belowFloor(p.c.xFloor)).length : 0;
-    const below = under ?
-        ` ${
-            plural(
-                under,
-                'point')} below the line: the timing is wrong, or the ceilings were measured on a busy machine.` :
-        '';
-    note.textContent =
-        `${plural(total, 'passed case')}${stride > 1 ? `, every ${stride}th drawn` : ''}. ` +
-        (current === 'floor' ?
-             'The floor is the least time that the measured ceilings allow; points on the solid line could not be faster.' :
-             'The solid line is what the measured copy bandwidth and bf16 matrix rate allow.') +
-        below + ' Select a point for its case.';
+    const under = points.filter((p) => belowFloor(p.c.xFloor)).length;
+    note.textContent = [
+      `${plural(total, 'passed case')}${stride > 1 ? `, every ${stride}th drawn` : ''}.`, view.hint,
+      under ? `${plural(under, 'case')} below the floor: ${BELOW_HINT}` : '',
+      'Select a point for its case.'
+    ].join(' ');
   }
   draw();
   return draw;

@@ -65,7 +65,8 @@ function definitionsSection(section, table) {
                                    null)),
           h('tbody', {}, rows))),
       h('p', {class: 'hint'},
-        '× floor is the geometric mean of median time over floor, of passed cases. Each dot is a case on a logarithmic axis ' +
+        '× floor is the geometric mean of median time over floor, of passed cases. ' +
+            'Each dot is a case on a logarithmic axis ' +
             `(lines at ${
                 logTicks(...range, [1]).map((t) => `${formatFactor(t)}×`).join(', ') ||
                 ticks.join(', ')}); the bar is the mean.`));
@@ -139,7 +140,8 @@ function comparisonSection(section, table) {
                 `${formatFactor(range[0])}× to ${formatFactor(range[1])}×, line at 1`))),
           h('tbody', {}, rows))),
       h('p', {class: 'hint'},
-        'Time of the baseline over time of the backend, same workload, same timing mode, both passed; above 1 is faster. Median over workloads; open a definition for each.'));
+        'Time of the baseline over time of the backend, same workload, same timing mode, ' +
+            'both passed; above 1 is faster. Median over workloads; open a definition for each.'));
   section.hidden = false;
 }
 
