@@ -19,9 +19,9 @@ int SelftestMutations(const std::string& suite_name) {
                {"verdict"},
                {"why it was rejected", Align::kLeft, Overflow::kEnd, 20, 0, 2}});
   std::size_t survivors = 0, total = 0;
-  for (const Workload* workload : CheapestPerDefinition(BuiltInRegistry(), suite)) {
-    const Family& family = *BuiltInRegistry().FindDefinition(workload->definition).family;
-    for (const MutantOutcome& outcome : TryMutants(family, *workload)) {
+  for (const auto& [definition, workloads] : WorkloadsByDefinition(BuiltInRegistry(), suite)) {
+    const Family& family = *BuiltInRegistry().FindDefinition(definition).family;
+    for (const MutantOutcome& outcome : TryMutants(family, workloads)) {
       ++total;
       if (!outcome.killed) ++survivors;
       table.Add(
@@ -43,7 +43,7 @@ void AddSelftestCommand(CLI::App& app, int& exit_code) {
   auto suite = std::make_shared<std::string>("smoke");
   CLI::App* mutations = command->add_subcommand(
       "mutations", "Feed deliberately wrong kernels to the verification: none may pass");
-  mutations->add_option("--suite", *suite, "Suite whose cheapest workloads are used")
+  mutations->add_option("--suite", *suite, "Suite whose workloads are used, the cheapest that fit")
       ->capture_default_str();
   mutations->callback([suite, &exit_code] { exit_code = SelftestMutations(*suite); });
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "base/error.h"
 #include "replay/verify.h"
@@ -73,6 +72,18 @@ Lab MakeLab(const Family& family, const Workload& workload) {
   return {family, workload, std::move(problem), inputs, right, outputs, std::move(expected)};
 }
 
+// A right output must pass first: a verification that rejects everything kills nothing.
+void RequireRightOutputPasses(Lab& lab) {
+  const Backend& backend = lab.family.backends.front();
+  lab.right.Poison();
+  backend.run(lab.problem, lab.inputs, lab.right, {});
+  CopyOutputs(lab.right, lab.outputs);
+  const MutantOutcome control = lab.Judge("control", "");
+  if (!control.killed) return;
+  BadInput(lab.workload.definition + ": the unmutated " + backend.name +
+           " backend is rejected: " + control.reason);
+}
+
 // Mistakes that need no knowledge of the operator. All but the first start from a right output.
 void TryGenericMutants(Lab& lab, std::vector<MutantOutcome>& outcomes) {
   MapElements(lab.outputs, [](double) { return 0.0; });
@@ -86,48 +97,57 @@ void TryGenericMutants(Lab& lab, std::vector<MutantOutcome>& outcomes) {
     RotateRows(first, lab.problem, lab.outputs.tensors()[0]);
     outcomes.push_back(lab.Judge("rows_rotated", "every row holds its successor's result"));
   }
+  lab.outputs.Poison();
+  lab.family.backends.front().run(
+      lab.problem, MakeInputs(lab.family, lab.problem, lab.workload.uuid, 1), lab.outputs, {});
+  outcomes.push_back(lab.Judge("previous_content", "returns the result of other input content"));
 }
 
 }  // namespace
 
-std::vector<MutantOutcome> TryMutants(const Family& family, const Workload& workload) {
-  Lab lab = MakeLab(family, workload);
-  const Backend& backend = family.backends.front();
+std::vector<MutantOutcome> TryMutants(const Family& family,
+                                      std::span<const Workload* const> workloads) {
   std::vector<MutantOutcome> outcomes;
-  // A right output must pass first: a verification that rejects everything kills nothing.
-  lab.right.Poison();
-  backend.run(lab.problem, lab.inputs, lab.right, {});
-  CopyOutputs(lab.right, lab.outputs);
-  const MutantOutcome control = lab.Judge("control", "");
-  if (control.killed) {
-    BadInput(workload.definition + ": the unmutated " + backend.name +
-             " backend is rejected: " + control.reason);
-  }
-  TryGenericMutants(lab, outcomes);
-  lab.outputs.Poison();
-  backend.run(lab.problem, MakeInputs(family, lab.problem, workload.uuid, 1), lab.outputs, {});
-  outcomes.push_back(lab.Judge("previous_content", "returns the result of other input content"));
-  for (const Mutant& mutant : family.mutants) {
-    if (!mutant.Applies(lab.problem)) continue;
-    lab.outputs.Poison();
-    mutant.run(lab.problem, lab.inputs, lab.outputs);
-    outcomes.push_back(lab.Judge(mutant.name, mutant.mistake));
+  std::vector<const Mutant*> pending;
+  for (const Mutant& mutant : family.mutants) pending.push_back(&mutant);
+  for (const Workload* workload : workloads) {
+    const bool first = workload == workloads.front();
+    if (!first && pending.empty()) break;
+    const Problem problem = MakeProblem(family, workload->definition, workload->axes,
+                                        workload->attributes, workload->variant);
+    const auto applies = [&](const Mutant* mutant) { return mutant->Applies(problem); };
+    if (!first && std::none_of(pending.begin(), pending.end(), applies)) continue;
+    Lab lab = MakeLab(family, *workload);
+    RequireRightOutputPasses(lab);
+    if (first) TryGenericMutants(lab, outcomes);
+    for (const Mutant* mutant : pending) {
+      if (!applies(mutant)) continue;
+      lab.outputs.Poison();
+      mutant->run(lab.problem, lab.inputs, lab.outputs);
+      outcomes.push_back(lab.Judge(mutant->name, mutant->mistake));
+    }
+    std::erase_if(pending, applies);
   }
   return outcomes;
 }
 
-std::vector<const Workload*> CheapestPerDefinition(const Registry& registry, const Suite& suite) {
-  std::map<std::string, std::pair<std::int64_t, const Workload*>> cheapest;
+std::map<std::string, std::vector<const Workload*>> WorkloadsByDefinition(const Registry& registry,
+                                                                          const Suite& suite) {
+  const auto size = [](const Workload* workload) {
+    std::int64_t sum = 0;
+    for (const auto& [name, value] : workload->axes) sum += value;
+    return sum;
+  };
+  std::map<std::string, std::vector<const Workload*>> found;
   for (const Workload& workload : suite.workloads) {
     if (registry.FindDefinition(workload.definition).family == nullptr) continue;
-    std::int64_t size = 0;
-    for (const auto& [name, value] : workload.axes) size += value;
-    auto& best = cheapest[workload.definition];
-    if (best.second == nullptr || size < best.first) best = {size, &workload};
+    found[workload.definition].push_back(&workload);
   }
-  std::vector<const Workload*> chosen;
-  for (const auto& [definition, best] : cheapest) chosen.push_back(best.second);
-  return chosen;
+  for (auto& [definition, workloads] : found) {
+    std::stable_sort(workloads.begin(), workloads.end(),
+                     [&](const Workload* a, const Workload* b) { return size(a) < size(b); });
+  }
+  return found;
 }
 
 }  // namespace assay

@@ -140,10 +140,13 @@ void Run(const Args& args, Mistake mistake) {
   }
 }
 
-Mutant Make(const char* name, const char* text, Mistake mistake) {
-  return {name, text, [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+Mutant Make(const char* name, const char* text, Mistake mistake,
+            bool (*applies)(const Problem&) = nullptr) {
+  return {name, text,
+          [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
             Run(Bind(problem, inputs, outputs), mistake);
-          }};
+          },
+          applies};
 }
 
 }  // namespace
@@ -164,13 +167,18 @@ std::vector<Mutant> Mutants() {
       Make("value_heads_swapped", "reads v of the other value head of the same key head",
            Mistake::kValueHeadsSwapped),
       Make("border_leaks", "starts a sequence from the final state of the one before it",
-           Mistake::kBorderLeaks),
+           Mistake::kBorderLeaks,
+           [](const Problem& problem) { return problem.axis("num_seqs") > 1; }),
       Make("last_token_missing", "writes the state before the last token",
            Mistake::kLastTokenMissing),
       Make("last_decay_missing", "leaves out the decay of the last token of a sequence",
            Mistake::kLastDecayMissing),
       Make("stale_chunk_state", "starts a 64-token chunk from the state of the chunk before it",
-           Mistake::kStaleChunkState),
+           Mistake::kStaleChunkState,
+           // Then some sequence is longer than a chunk.
+           [](const Problem& problem) {
+             return problem.axis("total_seq_len") > 64 * problem.axis("num_seqs");
+           }),
       Make("initial_state_ignored", "starts every sequence from zeros",
            Mistake::kInitialStateIgnored),
       Make("output_one_percent", "output is 1 percent too large", Mistake::kOutputOnePercent),
