@@ -28,7 +28,7 @@ struct Slot {
 struct MeasuredSeries {
   TimingSeries series;
   double run_ns = 0;      // inside kernel calls, warm-up included
-  double prepare_ns = 0;  // poisoning and flushing
+  double prepare_ns = 0;  // the rest of the loop: poisoning, flushing, reading the clock
 };
 
 // "cold_host": slots in turn, every line of inputs and outputs evicted before each sample.

@@ -25,7 +25,7 @@ struct Reply {
   Status status = Status::kPassed;  // kPassed = "ok"
   std::string sub, reason;
   double run_ns = 0;      // slot: the one run; time: all kernel calls together
-  double prepare_ns = 0;  // time: flushing and poisoning between samples
+  double prepare_ns = 0;  // time: the rest of the timing loops (poisoning, flushing)
   std::int64_t peak_bytes = 0;
   std::vector<TimingSeries> series;
 };

@@ -98,7 +98,8 @@ struct CaseResult {
   std::vector<TimingSeries> timing;
   Floor floor;
   double setup_ms = 0, seconds = 0;
-  double overhead_ms = 0;  // case wall time outside generation, reference and kernel calls
+  double overhead_ms =
+      0;  // case wall time outside generation, reference, verdict, kernel calls and timing loops
   std::int64_t peak_bytes = 0;
   std::string started;  // ISO 8601, UTC
 
