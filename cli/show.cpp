@@ -16,9 +16,12 @@ struct ShowFlags {
 };
 
 void ShowRuns(const Ledger& ledger) {
-  Table table({{"run"}, {"started"}, {"device"}, {"build"}, {"command"}});
+  Table table({{"run"},
+               {"device", Align::kLeft, Overflow::kMiddle, 16, 0, 2},
+               {"build"},
+               {"command", Align::kLeft, Overflow::kEnd, 20, 0, 1}});
   for (const RunInfo& run : ledger.Runs()) {
-    table.Add({run.id, run.started, run.device, run.build, run.command});
+    table.Add({run.id, run.device, run.build, run.command});
   }
   fmt::print("{}", table.Text({.width = TerminalWidth(1)}));
 }
