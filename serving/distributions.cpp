@@ -65,9 +65,8 @@ double StudentCdf(double t, double degrees) {
   // Abramowitz and Stegun 26.7.1 through I_x(v/2, 1/2), near t = 0 through its complement.
   const double square = t * t;
   const double tail =
-      square < degrees
-          ? 0.5 - 0.5 * IncompleteBeta(0.5, 0.5 * degrees, square / (degrees + square))
-          : 0.5 * IncompleteBeta(0.5 * degrees, 0.5, degrees / (degrees + square));
+      square < degrees ? 0.5 - 0.5 * IncompleteBeta(0.5, 0.5 * degrees, square / (degrees + square))
+                       : 0.5 * IncompleteBeta(0.5 * degrees, 0.5, degrees / (degrees + square));
   return t > 0 ? 1 - tail : tail;
 }
 
