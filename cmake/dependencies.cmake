@@ -1,4 +1,7 @@
 # Third-party packages, all from Debian; what is optional and what its absence means is said here.
+if(ASSAY_BUNDLE)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a)  # OpenSSL, SQLite, zlib, xxHash: all have one in Debian
+endif()
 find_package(nlohmann_json 3.9 REQUIRED)
 find_package(fmt 8 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
@@ -10,7 +13,7 @@ else()
   set(ASSAY_FMT fmt::fmt)
 endif()
 
-# SQLite holds the ledger. Without it results are JSONL files, imported later by `assay merge`.
+# SQLite holds the ledger. Without it ledgers are JSONL files, which every build reads.
 set(ASSAY_HAVE_SQLITE OFF)
 if(NOT ASSAY_SQLITE STREQUAL "OFF")
   find_package(SQLite3)
@@ -23,11 +26,7 @@ endif()
 
 # xxHash marks tensors to see whether they changed during a run; without it SHA-256 does, slower.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
-if(ASSAY_BUNDLE)
-  find_library(XXHASH_LIBRARY NAMES libxxhash.a)
-else()
-  find_library(XXHASH_LIBRARY NAMES xxhash)
-endif()
+find_library(XXHASH_LIBRARY NAMES xxhash)
 
 # oneDNN: the bf16 GEMM of the CPU backends. Without it our own blocked loops run (always tested).
 set(ASSAY_HAVE_ONEDNN OFF)
