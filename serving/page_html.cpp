@@ -45,7 +45,8 @@ std::string Card(const Comparison& c) {
   std::string html = fmt::format("<div class=\"card {}\" id=\"verdict\"><b>{}</b><p>{}</p>", tone,
                                  NameOf(c.verdict), HtmlEscape(c.sentence));
   if (!c.caveats.empty()) html += "<ul>";
-  for (const std::string& caveat : c.caveats) html += "<li>" + HtmlEscape(caveat) + "</li>";
+  for (const std::string& caveat : c.caveats)
+    html += std::string("<li>") + HtmlEscape(caveat) + "</li>";
   if (!c.caveats.empty()) html += "</ul>";
   return html + "</div>\n";
 }
@@ -298,7 +299,8 @@ std::string RunLevelTables(const Comparison& c) {
   }
   html += "</table>\n";
   if (level.interval.has_value()) {
-    html += "<p>Between runs: " + HtmlEscape(EffectPercent(level.mean, *level.interval)) + "</p>";
+    html += std::string("<p>Between runs: ") +
+            HtmlEscape(EffectPercent(level.mean, *level.interval)) + "</p>";
   }
   if (level.crossover.has_value()) {
     html += "<h2>Crossover square</h2><table>" + Row({"", "set A", "set B"}, "th");
@@ -327,7 +329,7 @@ std::string StationarityText(const Comparison& c) {
   const Stationarity& s = c.stationarity;
   if (s.quarter_effects.empty()) return "";
   std::string text = "<h2>Stationarity</h2><p>Median effect by quarter:";
-  for (const double q : s.quarter_effects) text += " " + EffectPercent(q);
+  for (const double q : s.quarter_effects) text += fmt::format(" {}", EffectPercent(q));
   return text + fmt::format(
                     ". Lag-1 autocorrelation {:.2f}, effective pairs {:.0f}. MSER-5 would cut {} "
                     "requests of the off arm and {} of the on arm.</p>\n",
@@ -336,7 +338,8 @@ std::string StationarityText(const Comparison& c) {
 
 std::string Closing(const Comparison& c, const std::string& command) {
   std::string html = "<h2>Missing</h2><ul>";
-  for (const std::string& item : c.missing) html += "<li>" + HtmlEscape(item) + "</li>";
+  for (const std::string& item : c.missing)
+    html += std::string("<li>") + HtmlEscape(item) + "</li>";
   html += "</ul><h2>Reviewer's checklist</h2><table id=\"checklist\">" +
           Row({"id", "question", "answer", "evidence"}, "th");
   for (const ChecklistLine& line : ReviewChecklist(c)) {
@@ -345,7 +348,7 @@ std::string Closing(const Comparison& c, const std::string& command) {
                 : line.answer == "no" ? "refuse"
                                       : "unknown");
   }
-  html += "</table><h2>Reproduce</h2><pre>" + HtmlEscape(command) + "</pre><table>" +
+  html += std::string("</table><h2>Reproduce</h2><pre>") + HtmlEscape(command) + "</pre><table>" +
           Row({"arm", "file", "schema", "sha256"}, "th");
   for (const auto& [arm, runs] : {std::pair("off", &c.off_runs), {"on", &c.on_runs}}) {
     for (const Run* run : *runs) {
@@ -362,7 +365,7 @@ std::string Closing(const Comparison& c, const std::string& command) {
 std::string HtmlPage(const Comparison& c, const CompareInput& input, const std::string& command) {
   const Round& round = input.rounds[0];
   std::string html = kHead;
-  html += "<h1>Serving A/B: " + HtmlEscape(round.off.label) + " against " +
+  html += std::string("<h1>Serving A/B: ") + HtmlEscape(round.off.label) + " against " +
           HtmlEscape(round.on.label) + "</h1>\n";
   html += Card(c);
   html += GateTable(c) + ConfigurationTable(input, c) + MetricTable(c);

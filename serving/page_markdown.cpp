@@ -106,8 +106,9 @@ std::vector<ChecklistLine> ReviewChecklist(const Comparison& c) {
 }
 
 std::string MarkdownPage(const Comparison& c) {
-  std::string out = "### Serving A/B\n\n**" + MarkdownEscape(c.sentence) + "**\n\n";
-  for (const std::string& caveat : c.caveats) out += "- caveat: " + MarkdownEscape(caveat) + "\n";
+  std::string out = std::string("### Serving A/B\n\n**") + MarkdownEscape(c.sentence) + "**\n\n";
+  for (const std::string& caveat : c.caveats)
+    out += std::string("- caveat: ") + MarkdownEscape(caveat) + "\n";
   if (!c.caveats.empty()) out += "\n";
   if (c.level > 1) {
     AddMetricTable(c, out);
@@ -138,7 +139,7 @@ std::string MarkdownPage(const Comparison& c) {
   }
   if (!gates.empty()) out += gates.Markdown() + "\n";
   if (!c.missing.empty()) out += "Missing:\n\n";
-  for (const std::string& item : c.missing) out += "- " + MarkdownEscape(item) + "\n";
+  for (const std::string& item : c.missing) out += std::string("- ") + MarkdownEscape(item) + "\n";
   return out;
 }
 

@@ -56,7 +56,7 @@ std::string GateStrip(const Comparison& c) {
         GateStatus::kUnknown, GateStatus::kResolved}) {
     std::string codes;
     for (const Gate& gate : c.gates) {
-      if (gate.status == status) codes += " " + gate.code.substr(1);
+      if (gate.status == status) codes += fmt::format(" {}", gate.code.substr(1));
     }
     if (!codes.empty()) strip += fmt::format("  {}{}", NameOf(status), codes);
   }
@@ -192,7 +192,7 @@ void AddRunLevel(Page& page, const Comparison& c) {
   if (!std::isnan(s.effective_pairs)) {
     std::string line = fmt::format("stationarity: rho1 {:.2f}, effective pairs {:.0f}, quarters",
                                    s.rho1, s.effective_pairs);
-    for (const double q : s.quarter_effects) line += " " + EffectPercent(q);
+    for (const double q : s.quarter_effects) line += fmt::format(" {}", EffectPercent(q));
     if (s.mser_off + s.mser_on > 0) {
       line += fmt::format(", MSER-5 would cut {} / {}", s.mser_off, s.mser_on);
     }

@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "serving/distributions.h"
 
 namespace assay::serving {
 namespace {
@@ -27,8 +26,7 @@ enum Stream : std::uint64_t {
 };
 
 double Normal(std::uint64_t seed, Stream stream, std::uint64_t index) {
-  const double u = Uniform(seed, stream, index);
-  return NormalQuantile(std::clamp(u, 1e-12, 1 - 1e-12));
+  return UnitNormal(seed, stream, index);
 }
 
 // AR(1) noise along a conversation with unit variance.
@@ -87,6 +85,8 @@ Round SimulateRound(const SimulationOptions& o, std::uint64_t seed) {
     a.run.label = arm == 0 ? "off" : "on";
     a.run.key = KeyKind::kConversationTurn;
     AddFacts(a.run);
+    a.run.AddFact("kernel", arm == 0 ? "old" : "new");
+    if (arm == 1) a.run.AddNumber("treated_step_share", o.treated_share);
   }
   const int longest = o.turns + o.extra_easy_turns;
   for (int c = 0; c < o.clusters; ++c) {
@@ -131,6 +131,26 @@ Round SimulateRound(const SimulationOptions& o, std::uint64_t seed) {
   }
   for (ArmState& a : arms) FinishRun(a.run);
   return {std::move(arms[0].run), std::move(arms[1].run), false};
+}
+
+Trial RunTrial(const Round& round, const Statistic& statistic, int resamples, std::uint64_t seed) {
+  const Pairing pairing = PairRuns(round.off, round.on);
+  const Units units = UnitsOfPairs(round.off, round.on, pairing.both);
+  ArmValues off, on;
+  for (std::size_t i = 0; i < pairing.both.size(); ++i) {
+    const double x = Cost(round.off.requests[pairing.both[i].off], statistic.metric);
+    const double y = Cost(round.on.requests[pairing.both[i].on], statistic.metric);
+    if (!(x > 0) || !(y > 0)) continue;
+    off.value.push_back(x);
+    on.value.push_back(y);
+    off.unit.push_back(units.off[i]);
+  }
+  on.unit = off.unit;
+  const double q[] = {statistic.q};
+  const RatioDraws draws = BootstrapLogRatios(off, on, units.plan, q, seed, resamples);
+  const Interval cost = ExpandedPercentileInterval(draws.draw[0], units.plan.effective);
+  return {
+      -draws.estimate[0], {-cost.high, -cost.low}, draws.standard_error[0], units.plan.effective};
 }
 
 ErrorRates ErrorRatesOnData(const Round& data, const Statistic& statistic, double effect,

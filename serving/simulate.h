@@ -30,8 +30,17 @@ struct SimulationOptions {
   double start_offset_s = 0;  // the on arm starts that much later
 };
 
-// Two runs of one experiment; their facts are complete, so that every gate can pass.
+// Two runs of one experiment; their facts are complete, so that every gate can pass; they
+// differ in the fact `kernel`, the treatment.
 Round SimulateRound(const SimulationOptions& options, std::uint64_t seed);
+
+// One comparison reduced to its primary interval; effects are ln, > 0 = better.
+struct Trial {
+  double effect = 0;
+  Interval interval;
+  double standard_error = 0, units = 0;
+};
+Trial RunTrial(const Round& round, const Statistic& statistic, int resamples, std::uint64_t seed);
 
 struct ErrorRates {
   int trials = 0, faster = 0, slower = 0;

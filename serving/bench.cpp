@@ -1,0 +1,196 @@
+// Prints how often the method errs (A/A, coverage, power against plan) and how fast it is on large
+// files that it writes itself. Run: serving_bench [errors|speed] [trials or requests]
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/parallel.h"
+#include "serving/pages.h"
+#include "serving/plan.h"
+#include "serving/readers.h"
+#include "serving/simulate.h"
+
+namespace {
+
+using namespace assay::serving;  // NOLINT: this file is the room's bench
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double PeakMegabytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+// Writes one arm in a format: assay records or the larger lines of aiperf.
+void WriteArm(const Run& run, const std::string& path, bool aiperf) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) std::abort();
+  for (const Request& r : run.requests) {
+    const std::string& name = run.names[static_cast<std::size_t>(r.conversation)];
+    const std::string line =
+        aiperf
+            ? fmt::format(
+                  R"({{"metadata":{{"session_num":0,"x_request_id":"fdb931c6-4f05-462d-a591-04d3c1140e05","x_correlation_id":"e9774bf0-73fe-4038-b71d-e0010f55d99f","conversation_id":"{0}","turn_index":{1},"source_trace_id":"{0}","source_kind":"weka_main","agent_depth":0,"root_correlation_id":"root-{0}","credit_issued_ns":{2},"request_start_ns":{2},"request_ack_ns":{2},"request_end_ns":{3},"worker_id":"worker_e121ba40","benchmark_phase":"profiling","was_cancelled":false,"context_overflow_skip":false}},"metrics":{{"output_sequence_length":{{"value":{4},"unit":"tokens"}},"request_latency":{{"value":{5},"unit":"ms"}},"time_to_first_token":{{"value":{6},"unit":"ms"}},"input_sequence_length":{{"value":{7},"unit":"tokens"}},"http_req_sending":{{"value":0.37422,"unit":"ms"}},"inter_chunk_latency":{{"value":[22.041824,21.9,20.1,19.4,22.041824,21.9,20.1,19.4,22.041824],"unit":"ms"}},"http_req_waiting":{{"value":2331.434538,"unit":"ms"}},"usage_total_tokens":{{"value":194545,"unit":"tokens"}},"inter_token_latency":{{"value":22.041824,"unit":"ms"}}}}}}
+)",
+                  name, r.turn, r.start_ns, r.end_ns, r.osl, 1e3 * r.e2e_s, 1e3 * r.ttft_s, r.isl)
+            : fmt::format(
+                  R"({{"conversation":"{}","turn":{},"start_ns":{},"ttft_s":{},"e2e_s":{},"isl":{},"osl":{}}}
+)",
+                  name, r.turn, r.start_ns, r.ttft_s, r.e2e_s, r.isl, r.osl);
+    std::fwrite(line.data(), 1, line.size(), file);
+  }
+  std::fclose(file);
+}
+
+void SpeedOf(const char* what, const SimulationOptions& o, bool aiperf) {
+  const auto folder = std::filesystem::temp_directory_path() / "assay_serving_bench";
+  std::filesystem::create_directories(folder);
+  const std::string off = (folder / "off.jsonl").string(), on = (folder / "on.jsonl").string();
+  {
+    const Round round = SimulateRound(o, 1);
+    WriteArm(round.off, off, aiperf);
+    WriteArm(round.on, on, aiperf);
+  }
+  const double megabytes = static_cast<double>(std::filesystem::file_size(off)) / 1e6;
+  const double start = Seconds();
+  CompareInput input;
+  input.rounds.push_back({LoadRun(off), LoadRun(on), false});
+  const double loaded = Seconds();
+  CompareOptions options;
+  options.allow = {"G01", "G04", "G06", "G08"};
+  const Comparison c = Compare(input, options);
+  const double compared = Seconds();
+  const std::string html = HtmlPage(c, input, "bench");
+  const double written = Seconds();
+  fmt::print("{:<28} {:>9} {:>8} {:>7.1f} {:>8.2f} {:>8.2f} {:>8.2f} {:>8.2f} {:>9.0f}\n", what,
+             input.rounds[0].off.requests.size(), c.Primary()->clusters, megabytes, loaded - start,
+             compared - loaded, written - compared, written - start, PeakMegabytes());
+  std::filesystem::remove_all(folder);
+}
+
+void Speed(int requests) {
+  fmt::print(
+      "threads {}, 10,000 draws; times in s, one arm's size; peak MB includes the generator\n",
+      assay::HardwareThreads());
+  fmt::print("{:<28} {:>9} {:>8} {:>7} {:>8} {:>8} {:>8} {:>8} {:>9}\n", "input", "requests",
+             "clusters", "MB", "load", "compare", "html", "total", "peak MB");
+  SimulationOptions o;
+  o.speedup = 1.1;
+  o.turns = 25;
+  o.clusters = requests / o.turns;
+  SpeedOf("assay records", o, false);
+  SpeedOf("aiperf records", o, true);
+  o.turns = 1000;
+  o.clusters = requests / o.turns;
+  SpeedOf("assay records, long turns", o, false);
+  o.turns = 1;
+  o.clusters = requests;
+  SpeedOf("assay records, one turn", o, false);
+}
+
+void LoadMillion() {
+  SimulationOptions o;
+  o.turns = 100;
+  o.clusters = 10000;
+  const std::string path =
+      (std::filesystem::temp_directory_path() / "assay_serving_million.jsonl").string();
+  {
+    const Round round = SimulateRound(o, 1);
+    WriteArm(round.off, path, false);
+  }
+  const double start = Seconds();
+  const Run run = LoadRun(path);
+  fmt::print("{} lines ({:.0f} MB) read in {:.2f} s\n", run.requests.size(),
+             static_cast<double>(std::filesystem::file_size(path)) / 1e6, Seconds() - start);
+  std::filesystem::remove(path);
+}
+
+std::string Row(const char* what, int trials, int hits, double target) {
+  const double share = static_cast<double>(hits) / trials;
+  const double se = std::sqrt(target * (1 - target) / trials);
+  return fmt::format("{:<58} {:>6} {:>7.1f}% {:>8.1f}% +- {:.1f}\n", what, trials, 100 * share,
+                     100 * target, 200 * se);
+}
+
+// Counts trials in which `hit` says yes.
+template <class Hit>
+int Count(int trials, const SimulationOptions& o, std::uint64_t seed, const Hit& hit) {
+  std::vector<char> yes(static_cast<std::size_t>(trials), 0);
+  assay::ParallelFor(trials, 0, [&](std::int64_t t) {
+    const Round round = SimulateRound(o, seed + static_cast<std::uint64_t>(t));
+    yes[static_cast<std::size_t>(t)] = hit(RunTrial(round, {}, 1000, 3)) ? 1 : 0;
+  });
+  int count = 0;
+  for (const char y : yes) count += y;
+  return count;
+}
+
+void Errors(int trials) {
+  fmt::print("{:<58} {:>6} {:>8} {:>9}\n", "p90:e2e_norm_intvty, 1000 draws", "trials", "seen",
+             "nominal");
+  const auto excludes = [](const Trial& t) { return t.interval.low > 0 || t.interval.high < 0; };
+  for (const auto& [clusters, turns] : {std::pair(100, 100), {40, 25}, {20, 30}, {10, 30}}) {
+    SimulationOptions o;
+    o.clusters = clusters;
+    o.turns = turns;
+    fmt::print("{}",
+               Row(fmt::format("A/A excludes 1, {} clusters x {} turns", clusters, turns).c_str(),
+                   trials, Count(trials, o, 100000, excludes), 0.05));
+  }
+  for (const int clusters : {20, 10}) {
+    SimulationOptions o;
+    o.clusters = clusters;
+    o.turns = 300 / clusters;
+    o.speedup = 1.25;
+    const double truth = std::log(1.25);
+    const int covered = Count(trials, o, 300000, [truth](const Trial& t) {
+      return t.interval.low <= truth && truth <= t.interval.high;
+    });
+    fmt::print("{}", Row(fmt::format("coverage, {} clusters, n = 300", clusters).c_str(), trials,
+                         covered, 0.95));
+  }
+  for (const int clusters : {20, 40}) {
+    SimulationOptions o;
+    o.clusters = clusters;
+    o.turns = 25;
+    double se = 0, units = 0;
+    for (int t = 0; t < 100; ++t) {
+      const Trial pilot =
+          RunTrial(SimulateRound(o, 500000 + static_cast<std::uint64_t>(t)), {}, 1000, 3);
+      se += pilot.standard_error / 100;
+      units = pilot.units;
+    }
+    const double mde = MinimumDetectableEffect(se, units);
+    for (const double factor : {0.5, 1.0, 1.5}) {
+      o.speedup = std::exp(factor * mde);
+      const double planned = PowerOf(factor * mde, se, units, 0);
+      const int found = Count(trials, o, 700000, [](const Trial& t) { return t.interval.low > 0; });
+      fmt::print("{}", Row(fmt::format("power at {:.1f} MDE ({:+.1f} %), {} clusters", factor,
+                                       100 * std::expm1(factor * mde), clusters)
+                               .c_str(),
+                           trials, found, planned));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "all";
+  if (what == "errors" || what == "all") Errors(argc > 2 ? std::atoi(argv[2]) : 1000);
+  if (what == "speed" || what == "all") {
+    Speed(argc > 2 && what == "speed" ? std::atoi(argv[2]) : 100000);
+    LoadMillion();
+  }
+  return 0;
+}
