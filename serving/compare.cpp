@@ -124,6 +124,8 @@ std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool, M
   if (!estimable.empty()) {
     draws = BootstrapLogRatios(sample.off, sample.on, plan, estimable, seed, resamples);
   }
+  std::optional<HodgesLehmann> typical;
+  if (paired && !estimable.empty()) typical = PairedShift(sample.effects);
   std::vector<MetricResult> results;
   for (const double q : quantiles) {
     MetricResult r;
@@ -150,7 +152,7 @@ std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool, M
       r.effect_90 = ExpandedPercentileInterval(effects, r.units, 0.90);
       r.p = BootstrapP(effects, r.units);
       r.mde = MinimumDetectableEffect(r.standard_error, r.units);
-      if (paired) r.typical = PairedShift(sample.effects);
+      r.typical = typical;
     }
     results.push_back(std::move(r));
   }
@@ -158,7 +160,8 @@ std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool, M
     std::vector<double> x, y;  // as effects: larger is better
     for (const double v : sample.off.value) x.push_back(-std::log(v));
     for (const double v : sample.on.value) y.push_back(-std::log(v));
-    for (MetricResult& r : results) r.unpaired = CompareUnpaired(x, y);
+    const std::optional<MannWhitney> unpaired = CompareUnpaired(x, y);
+    for (MetricResult& r : results) r.unpaired = unpaired;
   }
   if (keep != nullptr) *keep = std::move(draws);
   return results;

@@ -118,7 +118,9 @@ TEST_F(CollectTest, RecordsExactTimes) {
     EXPECT_EQ(r.isl, 11);
     EXPECT_EQ(r.cached, 8);
     if (r.turn == 0) first_end = r.end_ns;
-    if (r.turn == 1) EXPECT_GE(r.start_ns, first_end + 50'000'000);
+    if (r.turn == 1) {
+      EXPECT_GE(r.start_ns, first_end + 50'000'000);
+    }
   }
   EXPECT_EQ(ok, 2);
 }
@@ -140,6 +142,25 @@ TEST_F(CollectTest, UnreachableServerAndBadInput) {
   EXPECT_THROW(Collect(requests, options, out), Error);
   std::ofstream(File("bad.jsonl")) << "{\"conversation\":\"a\"}\n";
   EXPECT_THROW(ReadRequestList(File("bad.jsonl")), Error);
+}
+
+// Neither the empty role chunk before nor the usage chunk after the text moves a stamp.
+TEST(Sse, OnlyContentIsStamped) {
+  StreamState state;
+  SseParser parser(state);
+  const std::string events[] = {
+      "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", Chunk("x"),
+      Chunk("y"),
+      "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n",
+      "data: [DONE]\n\n"};
+  std::int64_t now = 100;
+  for (const std::string& event : events) parser.Feed(event.data(), event.size(), now++);
+  EXPECT_EQ(state.first_ns, 101);
+  EXPECT_EQ(state.last_ns, 102);
+  EXPECT_EQ(state.chunks, 2);
+  EXPECT_EQ(state.prompt_tokens, 7);
+  EXPECT_EQ(state.completion_tokens, 2);
+  EXPECT_TRUE(state.done);
 }
 
 TEST(Sse, EventsCutAnywhere) {
