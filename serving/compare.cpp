@@ -464,7 +464,9 @@ void AddMetrics(const CompareInput& input, const Pool& pool, Comparison& compari
     if (q != options.primary.q) family.push_back(q);
   }
   analyse(options.primary.metric, decisive, family);
-  if (pool.paired) analyse(options.primary.metric, Population::kAll, {options.primary.q, 0.5});
+  std::vector<double> main{options.primary.q};
+  if (options.primary.q != 0.5) main.push_back(0.5);
+  if (pool.paired) analyse(options.primary.metric, Population::kAll, main);
   bool unequal = false;
   for (std::size_t k = 0; k < input.rounds.size() && pool.paired; ++k) {
     for (const RequestPair& pair : pool.pairings[k].both) {
@@ -473,7 +475,7 @@ void AddMetrics(const CompareInput& input, const Pool& pool, Comparison& compari
     }
   }
   if (unequal) {
-    analyse(options.primary.metric, Population::kBothEqualOutput, {options.primary.q, 0.5});
+    analyse(options.primary.metric, Population::kBothEqualOutput, main);
   }
   for (const Metric metric :
        {Metric::kE2eNormIntvty, Metric::kIntvty, Metric::kTtft, Metric::kE2el}) {

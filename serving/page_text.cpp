@@ -105,7 +105,9 @@ void AddMetrics(Page& page, const Comparison& c) {
                          row.count, "-", Shown(c.options.primary, row.primary)));
   }
   for (const MetricResult& r : c.metrics) {
-    if (r.statistic.metric != c.options.primary.metric && r.population == decisive) AddRow(page, r);
+    // p95 of the secondaries is in JSON and HTML; here it would push out what is missing.
+    const bool secondary = r.statistic.metric != c.options.primary.metric;
+    if (secondary && r.population == decisive && r.statistic.q <= 0.9) AddRow(page, r);
   }
   const MetricResult& primary = *c.Primary();
   if (primary.typical.has_value()) {
@@ -124,6 +126,10 @@ void AddShiftRow(Page& page, const Comparison& c) {
   if (c.shift.empty()) return;
   std::string line = "shift";
   for (const ShiftPoint& point : c.shift) {
+    // p20, p40, p60 and p80 are in JSON and HTML.
+    if (const int percent = static_cast<int>(std::lround(100 * point.q)); percent % 20 == 0) {
+      continue;
+    }
     const bool outside = point.band.low > 0 || point.band.high < 0;
     line += fmt::format("  p{:.0f} {:+.1f}{}", 100 * point.q, 100 * std::expm1(point.effect),
                         outside ? "*" : "");
@@ -190,8 +196,9 @@ void AddRunLevel(Page& page, const Comparison& c) {
   }
   const Stationarity& s = c.stationarity;
   if (!std::isnan(s.effective_pairs)) {
-    std::string line = fmt::format("stationarity: rho1 {:.2f}, effective pairs {:.0f}, quarters",
-                                   s.rho1, s.effective_pairs);
+    std::string line =
+        fmt::format("stationarity: rho1 {:.2f}, effective pairs {:.0f}{}", s.rho1,
+                    s.effective_pairs, s.quarter_effects.empty() ? "" : ", quarters");
     for (const double q : s.quarter_effects) line += fmt::format(" {}", EffectPercent(q));
     if (s.mser_off + s.mser_on > 0) {
       line += fmt::format(", MSER-5 would cut {} / {}", s.mser_off, s.mser_on);

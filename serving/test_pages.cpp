@@ -100,7 +100,7 @@ TEST(Pages, JsonIsStable) {
 TEST(Pages, Markdown) {
   const std::string text = MarkdownPage(Rich().comparison);
   EXPECT_THAT(text, testing::StartsWith("### Serving A/B"));
-  EXPECT_THAT(text, testing::HasSubstr("| p90:e2e\\_norm\\_intvty"));
+  EXPECT_THAT(text, testing::HasSubstr("| p90:e2e_norm_intvty | both |"));
 }
 
 TEST(Pages, Inspect) {

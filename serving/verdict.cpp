@@ -158,15 +158,17 @@ std::string Sentence(const Comparison& c) {
   const MetricResult& r = *c.Primary();
   if (!r.suppressed.empty()) return text + fmt::format("  {}: {}", name, r.suppressed);
   if (c.verdict == Verdict::kInconclusive) text += fmt::format(" (needs {})", Needed(c));
-  text += fmt::format(
-      "  {} {} (95 %) on {} of turns ({} pairs, {} {}, {} round{}) | floor {} ({}) | MDE {:.1f} %",
-      name + (IsRate(r.statistic.metric) ? "" : " speed-up"),
-      EffectText(DecisiveEffect(c), DecisiveInterval(c)), r.population, std::min(r.n_off, r.n_on),
-      r.clusters > 0 ? r.clusters : static_cast<std::int32_t>(r.units),
-      r.clusters > 0 ? "clusters" : "blocks", c.run_level.rounds.size(),
-      c.run_level.rounds.size() == 1 ? "" : "s",
-      c.floor > 0 ? fmt::format("{:.1f} %", 100 * std::expm1(c.floor)) : "none", c.floor_source,
-      100 * std::expm1(r.mde));
+  text +=
+      fmt::format("  {} {} (95 %) on {} ({} {}, {} {}, {} round{}) | floor {} ({}) | MDE {:.1f} %",
+                  name + (IsRate(r.statistic.metric) ? "" : " speed-up"),
+                  EffectText(DecisiveEffect(c), DecisiveInterval(c)),
+                  r.population == "both" ? "the turns of both arms" : "all requests",
+                  std::min(r.n_off, r.n_on), r.population == "both" ? "pairs" : "requests",
+                  r.clusters > 0 ? r.clusters : static_cast<std::int32_t>(r.units),
+                  r.clusters > 0 ? "clusters" : "blocks", c.run_level.rounds.size(),
+                  c.run_level.rounds.size() == 1 ? "" : "s",
+                  c.floor > 0 ? fmt::format("{:.1f} %", 100 * std::expm1(c.floor)) : "none",
+                  c.floor_source, 100 * std::expm1(r.mde));
   return text;
 }
 
@@ -223,12 +225,15 @@ void AddMissing(Comparison& c) {
                           (gate.status == GateStatus::kWarn &&
                            gate.sentence.find("not recorded") != std::string::npos);
     if (!fillable) continue;
-    const char* file = gate.code == "G17"   ? "clock samples in the bundle"
-                       : gate.code == "G21" ? "numbers.treated_step_share in facts.json"
-                       : gate.code == "G22" ? "numbers.history_primary in facts.json"
-                       : gate.code == "G01" ? "facts.json beside the result, then --treatment KEY"
-                       : gate.code == "G05" ? "a server log in the bundle"
-                                            : "facts.json beside the result";
+    const char* file =
+        gate.code == "G17"   ? "clock samples in the bundle"
+        : gate.code == "G21" ? "numbers.treated_step_share in facts.json"
+        : gate.code == "G22" ? "numbers.history_primary in facts.json"
+        : gate.code == "G01" ? "facts.json beside the result, then --treatment KEY"
+        : gate.code == "G05" ? "a server log in the bundle"
+        : gate.code == "G09" || gate.code == "G15" || gate.code == "G16" || gate.code == "G18"
+            ? "per-request records with time stamps"
+            : "facts.json beside the result";
     need(fmt::format("{}: {}: {}", gate.code, gate.sentence, file));
   }
 }
