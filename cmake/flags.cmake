@@ -31,8 +31,11 @@ function(assay_library name)
   target_link_libraries(${name} PUBLIC assay_flags ${ARG_DEPENDS})
 endfunction()
 
+# The programs whose code runs on several threads; what CI builds under ThreadSanitizer.
+add_custom_target(assay_threaded_tests)
+
 # assay_test(NAME [SERIAL] SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by
-# ctest. SERIAL: it measures time and runs alone.
+# ctest. SERIAL: it measures time and runs alone. LABELS: cpu (default), gpu, threads.
 function(assay_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING OR NOT ASSAY_HAVE_GTEST)
@@ -47,6 +50,9 @@ function(assay_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE assay_flags ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ASSAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(assay_threaded_tests ${name})
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()

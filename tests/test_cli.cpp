@@ -72,7 +72,7 @@ TEST_F(Cli, RunVerifiesTimesStoresAndReports) {
   for (const auto& one : stored.at("cases")) EXPECT_EQ(one.at("status"), "passed");
   EXPECT_EQ(Run({"show"}).exit_code, 0);
   EXPECT_THAT(Run({"show", "--uuid", "u-2"}).out, HasSubstr("u-2"));
-  EXPECT_THAT(Run({"show", "--runs"}).out, HasSubstr("tiny.jsonl"));
+  EXPECT_THAT(Run({"show", "--runs"}).out, HasSubstr("assay run --suite"));
   EXPECT_EQ(Run({"show", "--uuid", "nope"}).exit_code, 2);
   EXPECT_EQ(Run({"report", "--markdown", "-"}).exit_code, 0);
   EXPECT_EQ(Run({"report"}).exit_code, 2);
