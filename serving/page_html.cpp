@@ -156,7 +156,7 @@ std::string ShiftPlot(const Comparison& c) {
 }
 
 struct PairPoint {
-  double minutes = 0, isl = 0, off = 0, on = 0;
+  double minutes = 0, isl = 0, off = 0, on = 0;  // minutes: position where there are no stamps
 };
 
 std::vector<PairPoint> PairPoints(const Round& round, const Statistic& primary) {
@@ -199,7 +199,9 @@ std::string PairPlots(const Round& round, const Comparison& c) {
               ScaleOf(contexts, true), effect);
   context.RuleY(1, "#888");
   Svg time("Effect of every turn by time; shaded = what MSER-5 would call warm-up",
-           "minutes since start (off arm)", "improvement ratio", ScaleOf(minutes, false), effect);
+           round.off.requests[0].start_ns == kNoTime ? "position in the file"
+                                                     : "minutes since start (off arm)",
+           "improvement ratio", ScaleOf(minutes, false), effect);
   const auto cut =
       static_cast<std::size_t>(std::max(c.stationarity.mser_off, c.stationarity.mser_on));
   if (cut > 0 && cut < points.size()) time.BandX(points[0].minutes, points[cut].minutes, "#eee");
@@ -312,17 +314,21 @@ std::string RunLevelTables(const Comparison& c) {
   return html;
 }
 
+std::string Shown(double value, const char* form) {
+  return std::isnan(value) ? "-" : fmt::format(fmt::runtime(form), value);
+}
+
 std::string LedgerTable(const Comparison& c) {
   std::string html =
       "<h2>Turns in one arm only</h2><table id=\"ledger\">" +
       Row({"population", "requests", "mean input", "mean output", NameOf(c.options.primary)}, "th");
   for (const Ledger::Row& row : c.ledger.rows) {
-    html += Row({row.population, std::to_string(row.count), fmt::format("{:.0f}", row.isl),
-                 fmt::format("{:.0f}", row.osl), fmt::format("{:.5g}", row.primary)});
+    html += Row({row.population, std::to_string(row.count), Shown(row.isl, "{:.0f}"),
+                 Shown(row.osl, "{:.0f}"), Shown(row.primary, "{:.5g}")});
   }
-  return html + fmt::format("</table><p>Matched by {}. {} Rank leverage {:.1f}.</p>\n",
-                            NameOf(c.ledger.key), HtmlEscape(c.ledger.note),
-                            c.ledger.rank_leverage);
+  return html + fmt::format("</table><p>Matched by {}; rank leverage {:.1f}. {}</p>\n",
+                            NameOf(c.ledger.key), c.ledger.rank_leverage,
+                            HtmlEscape(c.ledger.note));
 }
 
 std::string StationarityText(const Comparison& c) {

@@ -157,7 +157,7 @@ void AddFactorisation(Page& page, const Factorisation& f) {
     line = fmt::format("  {:.1f} % of all tokens are prompt tokens", 100 * f.prompt_share);
     if (!std::isnan(f.cached_share))
       line += fmt::format(", {:.1f} % of those cached", 100 * f.cached_share);
-    page.Add(line + ": this column is mostly workload position");
+    page.Add(line + (f.prompt_share > 0.9 ? ": mostly workload position" : ""));
   }
 }
 
