@@ -1,0 +1,290 @@
+// String pool, dense ids and merging of traces.
+#include "timeline/trace.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace assay::timeline {
+
+const char* CategoryName(Category category) {
+  static constexpr const char* kNames[kCategories] = {"compute", "comm", "memcpy", "memset",
+                                                      "graph"};
+  return kNames[static_cast<int>(category)];
+}
+
+std::uint32_t StringPool::Intern(std::string_view text) {
+  if (const auto found = ids_.find(text); found != ids_.end()) return found->second;
+  texts_.emplace_back(text);
+  const std::uint32_t id = size() - 1;
+  ids_.emplace(texts_.back(), id);
+  return id;
+}
+
+namespace {
+
+// Length of the valid UTF-8 sequence at text[at], or 0.
+std::size_t SequenceLength(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(at);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || at + length > text.size()) return 0;
+  for (std::size_t k = 1; k < length; ++k) {
+    if ((byte(at + k) & 0xC0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(at + 1);
+  if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
+      (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
+    return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::string ValidUtf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = SequenceLength(text, at);
+    if (length == 0) {
+      out += "\xEF\xBF\xBD";
+      ++at;
+    } else {
+      out.append(text, at, length);
+      at += length;
+    }
+  }
+  return out;
+}
+
+std::uint32_t TraceBuilder::ConfigId(const KernelConfig& config) {
+  if (last_config_ < trace_.configs.size() && trace_.configs[last_config_] == config) {
+    return last_config_;
+  }
+  std::size_t hash = config.graph_node ? 1469598103934665603u : 0xCBF29CE484222325u;
+  const auto mix = [&](std::int32_t value) {
+    hash = (hash ^ static_cast<std::uint32_t>(value)) * 1099511628211u;
+  };
+  for (int axis = 0; axis < 3; ++axis) {
+    mix(config.grid[axis]);
+    mix(config.block[axis]);
+    mix(config.cluster[axis]);
+  }
+  mix(config.registers);
+  mix(config.static_smem_bytes);
+  mix(config.dynamic_smem_bytes);
+  auto& bucket = configs_[hash];
+  for (const std::uint32_t id : bucket) {
+    if (trace_.configs[id] == config) return last_config_ = id;
+  }
+  trace_.configs.push_back(config);
+  last_config_ = static_cast<std::uint32_t>(trace_.configs.size() - 1);
+  bucket.push_back(last_config_);
+  return last_config_;
+}
+
+std::uint32_t TraceBuilder::ProcessId(std::int64_t pid, std::int64_t host, std::uint32_t file) {
+  const std::uint64_t key = static_cast<std::uint64_t>(pid) * 0x9E3779B97F4A7C15u ^
+                            static_cast<std::uint64_t>(host) << 20 ^ file;
+  const auto [it, added] = processes_.try_emplace(key, 0);
+  if (added) {
+    it->second = static_cast<std::uint32_t>(trace_.processes.size());
+    trace_.processes.push_back({pid, host, file, -1, ""});
+  }
+  return it->second;
+}
+
+std::uint16_t TraceBuilder::ThreadId(std::uint32_t process, std::int64_t tid) {
+  if (last_thread_.process == process && last_thread_.tid == tid) return last_thread_.result;
+  const std::uint64_t key =
+      static_cast<std::uint64_t>(tid) * 0x9E3779B97F4A7C15u ^ static_cast<std::uint64_t>(process);
+  const auto [it, added] = threads_.try_emplace(key, 0);
+  if (added) {
+    if (trace_.threads.size() < 0xFFFF) trace_.threads.push_back({process, tid, ""});
+    it->second = static_cast<std::uint32_t>(trace_.threads.size() - 1);
+  }
+  last_thread_ = {process, tid, static_cast<std::uint16_t>(it->second)};
+  return last_thread_.result;
+}
+
+std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process,
+                                     std::int64_t id) {
+  if (last_stream_.device == device && last_stream_.process == process && last_stream_.id == id) {
+    return last_stream_.result;
+  }
+  std::uint64_t key = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
+  key = (key ^ device) * 0xBF58476D1CE4E5B9u ^ process;
+  const auto [it, added] = streams_.try_emplace(key, 0);
+  if (added) {
+    constexpr std::size_t kMost = (1u << 24) - 1;
+    if (trace_.streams.size() < kMost) trace_.streams.push_back({device, process, id});
+    it->second = static_cast<std::uint32_t>(trace_.streams.size() - 1);
+  }
+  last_stream_ = {device, process, id, it->second};
+  return it->second;
+}
+
+std::uint16_t TraceBuilder::ApiName(std::string_view raw) {
+  if (trace_.api_names.size() >= 0xFFFE) return static_cast<std::uint16_t>(
+      trace_.api_names.size() >= 0xFFFF ? 0xFFFE : trace_.api_names.Intern("(other)"));
+  return static_cast<std::uint16_t>(trace_.api_names.Intern(NormalApiName(raw)));
+}
+
+bool CommRules::Matches(std::string_view name) const {
+  std::string lower(name);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [&](const std::string& part) { return lower.find(part) != lower.npos; });
+}
+
+std::string_view NormalApiName(std::string_view raw) {
+  const std::size_t mark = raw.rfind("_v");
+  if (mark != raw.npos && mark + 2 < raw.size() &&
+      std::all_of(raw.begin() + static_cast<std::ptrdiff_t>(mark) + 2, raw.end(),
+                  [](char c) { return c >= '0' && c <= '9'; })) {
+    raw = raw.substr(0, mark);
+  }
+  for (const std::string_view suffix : {"_ptsz", "_ptds"}) {
+    if (raw.size() > suffix.size() && raw.substr(raw.size() - suffix.size()) == suffix) {
+      return raw.substr(0, raw.size() - suffix.size());
+    }
+  }
+  return raw;
+}
+
+void FinishTrace(Trace& trace) {
+  const auto by_start = [](const GpuRow& a, const GpuRow& b) { return a.start < b.start; };
+  if (!std::is_sorted(trace.gpu.begin(), trace.gpu.end(), by_start)) {
+    std::stable_sort(trace.gpu.begin(), trace.gpu.end(), by_start);
+  }
+  for (const GpuRow& row : trace.gpu) trace.reversed_rows += row.end < row.start;
+}
+
+namespace {
+
+template <class T>
+std::uint32_t Move(std::vector<T>& into, std::vector<T>& from) {
+  const auto base = static_cast<std::uint32_t>(into.size());
+  into.insert(into.end(), from.begin(), from.end());
+  return base;
+}
+
+// Devices with a physical identity are one device in all files; others belong to their file.
+std::vector<std::uint32_t> MergeDevices(Trace& into, const Trace& other) {
+  std::vector<std::uint32_t> map;
+  for (const Device& device : other.devices) {
+    std::uint32_t found = static_cast<std::uint32_t>(into.devices.size());
+    if (!device.uuid.empty()) {
+      for (std::uint32_t k = 0; k < into.devices.size(); ++k) {
+        if (into.devices[k].uuid == device.uuid) found = k;
+      }
+    }
+    if (found == into.devices.size()) {
+      into.devices.push_back(device);
+      Device& added = into.devices.back();
+      if (device.uuid.empty()) {
+        added.key = "file" + std::to_string(into.sources.size()) + ":" + device.key;
+        added.label = (device.rank >= 0 ? "rank " + std::to_string(device.rank)
+                                        : "file " + std::to_string(into.sources.size())) +
+                      " device " + std::to_string(device.ordinal);
+      }
+    }
+    map.push_back(found);
+  }
+  return map;
+}
+
+}  // namespace
+
+void Append(Trace& into, Trace&& other, Ns shift) {
+  const std::vector<std::uint32_t> devices = MergeDevices(into, other);
+  std::vector<std::uint32_t> names(other.names.size());
+  for (std::uint32_t k = 0; k < names.size(); ++k) names[k] = into.names.Intern(other.names[k]);
+  std::vector<std::uint16_t> api_names(other.api_names.size());
+  for (std::uint32_t k = 0; k < api_names.size(); ++k) {
+    api_names[k] = static_cast<std::uint16_t>(
+        std::min<std::uint32_t>(into.api_names.Intern(other.api_names[k]), 0xFFFF));
+  }
+  const std::uint32_t file = static_cast<std::uint32_t>(into.sources.size());
+  const std::uint32_t config = Move(into.configs, other.configs);
+  const std::uint32_t copy = Move(into.copies, other.copies);
+  for (Process& process : other.processes) process.file += file;
+  const std::uint32_t process = Move(into.processes, other.processes);
+  for (Thread& thread : other.threads) thread.process += process;
+  const std::uint32_t thread = Move(into.threads, other.threads);
+  for (Stream& stream : other.streams) {
+    stream.device = devices[stream.device];
+    stream.process += process;
+  }
+  const std::uint32_t stream = Move(into.streams, other.streams);
+  const auto thread_id = [&](std::uint16_t id) {
+    return static_cast<std::uint16_t>(std::min<std::uint32_t>(id + thread, 0xFFFF));
+  };
+  for (GpuRow row : other.gpu) {
+    row.start += shift;
+    row.end += shift;
+    row.name = names[row.name];
+    const auto category = static_cast<Category>(row.category);
+    row.detail += category == Category::kCompute || category == Category::kComm ? config : copy;
+    row.stream = (row.stream + stream) & 0xFFFFFFu;
+    into.gpu.push_back(row);
+  }
+  for (ApiRow row : other.api) {
+    row.start += shift;
+    row.end += shift;
+    row.name = api_names[row.name];
+    row.thread = thread_id(row.thread);
+    into.api.push_back(row);
+  }
+  for (RangeRow row : other.ranges) {
+    row.start += shift;
+    if (row.end != kOpenEnd) row.end += shift;
+    row.name = names[row.name];
+    row.domain = names[row.domain];
+    row.thread = thread_id(row.thread);
+    into.ranges.push_back(row);
+  }
+  for (OsRow row : other.os) {
+    row.start += shift;
+    row.end += shift;
+    row.name = names[row.name];
+    row.thread = thread_id(row.thread);
+    into.os.push_back(row);
+  }
+  for (Collective row : other.collectives) {
+    row.start += shift;
+    row.end += shift;
+    row.name = names[row.name];
+    row.process += process;
+    into.collectives.push_back(row);
+  }
+  for (Diagnostic& row : other.diagnostics) {
+    row.time += shift;
+    into.diagnostics.push_back(std::move(row));
+  }
+  for (Segment row : other.segments) {
+    row.last_gpu += shift;
+    row.last_api += shift;
+    into.segments.push_back(row);
+  }
+  for (SourceInfo& source : other.sources) {
+    source.shift = shift;
+    if (source.session_end) *source.session_end += shift;
+    into.sources.push_back(std::move(source));
+  }
+  if (into.graph_mode.empty()) into.graph_mode = other.graph_mode;
+  into.graphs_untimed += other.graphs_untimed;
+  into.api_other_class += other.api_other_class;
+  into.rejected_events += other.rejected_events;
+  into.reversed_rows += other.reversed_rows;
+  into.overhead_ns += other.overhead_ns;
+  into.overhead_rows += other.overhead_rows;
+  for (std::string& category : other.unknown_categories) {
+    into.unknown_categories.push_back(std::move(category));
+  }
+  std::stable_sort(into.gpu.begin(), into.gpu.end(),
+                   [](const GpuRow& a, const GpuRow& b) { return a.start < b.start; });
+}
+
+}  // namespace assay::timeline
