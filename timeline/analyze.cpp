@@ -192,13 +192,26 @@ class DevicesPass {
       }
     }
     if (by_thread.empty()) return;
+    // Gaps of one thread may overlap (it feeds several devices): sorted by begin, with the running
+    // maximum of their ends, a call that touches none is seen by one binary search.
     std::map<const Gap*, std::map<std::string, Ns>> found;
+    std::map<std::uint16_t, std::vector<Ns>> reach;
+    for (auto& [thread, gaps] : by_thread) {
+      std::sort(gaps.begin(), gaps.end(),
+                [](const Gap* a, const Gap* b) { return a->begin < b->begin; });
+      for (const Gap* gap : gaps) {
+        std::vector<Ns>& ends = reach[thread];
+        ends.push_back(ends.empty() ? gap->end : std::max(ends.back(), gap->end));
+      }
+    }
     const auto note = [&](std::uint16_t thread, Ns start, Ns end, const std::string& name) {
-      const auto gaps = by_thread.find(thread);
-      if (gaps == by_thread.end()) return;
-      for (const Gap* gap : gaps->second) {
-        const Ns shared = std::min(end, gap->end) - std::max(start, gap->begin);
-        if (shared > 0) found[gap][name] += shared;
+      const std::vector<Gap*>& gaps = by_thread[thread];
+      const std::vector<Ns>& ends = reach[thread];
+      auto k = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), start) -
+                                        ends.begin());
+      for (; k < gaps.size() && gaps[k]->begin < end; ++k) {
+        const Ns shared = std::min(end, gaps[k]->end) - std::max(start, gaps[k]->begin);
+        if (shared > 0) found[gaps[k]][name] += shared;
       }
     };
     // Threads without a gap are skipped before names are touched: this runs over all API rows.

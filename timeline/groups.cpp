@@ -118,8 +118,11 @@ std::vector<Group> GroupsOf(const Trace& trace, const WindowMap& map,
       if (map.Overlaps(row.start, row.end)) visit(row);
     }
   };
-  std::uint64_t last_key = ~std::uint64_t{0};
-  std::int64_t* last_uses = nullptr;
+  struct Recent {
+    std::uint64_t key = ~std::uint64_t{0};
+    std::int64_t* uses = nullptr;
+  };
+  std::vector<Recent> recent(1024);
   each([&](const GpuRow& row) {
     const std::uint32_t id = keys.Of(row);
     if (id >= groups.size()) {
@@ -136,11 +139,9 @@ std::vector<Group> GroupsOf(const Trace& trace, const WindowMap& map,
     group.full_total += Length(row);
     if (group.category != Category::kGraph) {
       const std::uint64_t key = (std::uint64_t{id} << 32) | row.detail;
-      if (key != last_key) {
-        last_key = key;
-        last_uses = &configs[key];
-      }
-      ++*last_uses;
+      Recent& slot = recent[(id * 31 + row.detail) % 1024];
+      if (slot.key != key) slot = {key, &configs[key]};  // map nodes do not move
+      ++*slot.uses;
     }
   });
   std::vector<std::size_t> at(groups.size() + 1, 0);

@@ -123,6 +123,11 @@ class NsysReader {
 
   // The pool id of string `id`. An id without a StringIds row keeps its number as its name.
   std::uint32_t Name(std::int64_t id) {
+    KnownName& known = known_names_[static_cast<std::uint64_t>(id) % 1024];
+    if (known.id != id) known = {id, LookUpName(id)};
+    return known.name;
+  }
+  std::uint32_t LookUpName(std::int64_t id) {
     const auto [it, added] = name_ids_.try_emplace(id, 0);
     if (added) {
       const auto text = strings_.find(id);
@@ -192,19 +197,23 @@ class NsysReader {
     std::uint32_t process_id = 0, device_id = 0;
   };
   std::uint32_t StreamOf(std::int64_t global_pid, std::int64_t device, std::int64_t stream) {
-    if (place_.global_pid != global_pid || place_.device != device) {
-      place_ = {global_pid, device, build_.ProcessId(PidOf(global_pid), HostOf(global_pid), 0),
+    // Rows of several processes alternate, so more than the last place is remembered.
+    Place& place = places_[(static_cast<std::uint64_t>(global_pid >> 24) * 7 +
+                            static_cast<std::uint64_t>(device)) % 16];
+    if (place.global_pid != global_pid || place.device != device) {
+      place = {global_pid, device, build_.ProcessId(PidOf(global_pid), HostOf(global_pid), 0),
                 DeviceId(PidOf(global_pid), device)};
     }
-    return build_.StreamId(place_.device_id, place_.process_id, stream);
+    return build_.StreamId(place.device_id, place.process_id, stream);
   }
   std::uint16_t ThreadOf(std::int64_t global_tid) {
-    if (global_tid != last_tid_) {
-      last_tid_ = global_tid;
-      last_thread_ = build_.ThreadId(build_.ProcessId(PidOf(global_tid), HostOf(global_tid), 0),
-                                     TidOf(global_tid));
+    KnownThread& known = known_threads_[static_cast<std::uint64_t>(global_tid) % 31];
+    if (global_tid != known.global_tid) {
+      known = {global_tid,
+               build_.ThreadId(build_.ProcessId(PidOf(global_tid), HostOf(global_tid), 0),
+                               TidOf(global_tid))};
     }
-    return last_thread_;
+    return known.id;
   }
   static std::uint32_t Correlation(const Cell& cell) {
     const std::int64_t id = cell.Int(0);
@@ -242,8 +251,7 @@ class NsysReader {
         "dynamicSharedMemory", "graphNodeId"};
     const std::size_t name_at = columns.size();
     columns.insert(columns.end(), names.begin(), names.end());
-    std::int64_t rows = 0, last_id = INT64_MIN;
-    std::uint32_t last_name = 0;
+    std::int64_t rows = 0;
     std::vector<signed char> is_comm;  // by name: -1 not asked yet
     file_.Scan(table, columns, [&](const Cell* c) {
       ++rows;
@@ -257,11 +265,7 @@ class NsysReader {
           break;
         }
       }
-      if (id != last_id) {
-        last_id = id;
-        last_name = Name(id);
-      }
-      row.name = last_name;
+      row.name = Name(id);
       row.correlation = Correlation(c[4]);
       row.stream = StreamOf(c[5].Int(), c[2].Int(), c[3].Int()) & 0xFFFFFFu;
       KernelConfig config;
@@ -538,12 +542,20 @@ class NsysReader {
   TraceBuilder build_;
   std::unordered_map<std::int64_t, std::string> strings_;
   std::unordered_map<std::int64_t, std::uint32_t> name_ids_;
+  struct KnownName {
+    std::int64_t id = INT64_MIN;
+    std::uint32_t name = 0;
+  };
+  std::vector<KnownName> known_names_ = std::vector<KnownName>(1024);
   std::map<std::int64_t, Gpu> gpus_;
   std::map<std::pair<std::int64_t, std::int64_t>, Gpu> cuda_devices_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::uint32_t> device_ids_;
-  Place place_;
-  std::int64_t last_tid_ = INT64_MIN;
-  std::uint16_t last_thread_ = 0;
+  Place places_[16];
+  struct KnownThread {
+    std::int64_t global_tid = INT64_MIN;
+    std::uint16_t id = 0;
+  };
+  KnownThread known_threads_[31];
 };
 
 }  // namespace

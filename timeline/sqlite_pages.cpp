@@ -53,8 +53,20 @@ inline std::uint64_t SerialSize(std::uint64_t serial) {
   return serial < 12 ? static_cast<std::uint64_t>(kFixedSize[serial]) : (serial - 12) / 2;
 }
 
-void Decode(std::uint64_t serial, const unsigned char* p, Cell& cell) {
-  if (serial >= 12) {
+inline void Decode(std::uint64_t serial, const unsigned char* p, Cell& cell) {
+  if (serial >= 1 && serial <= 6) {  // almost every cell of a trace
+    cell.type = Cell::kInteger;
+    std::uint64_t v = (p[0] & 0x80) ? ~std::uint64_t{0} : 0;
+    switch (serial) {
+      case 6: v = std::uint64_t{Big32(p)} << 32 | Big32(p + 4); break;
+      case 5: v = v << 48 | std::uint64_t{Big16(p)} << 32 | Big32(p + 2); break;
+      case 4: v = v << 32 | Big32(p); break;
+      case 3: v = v << 24 | Big16(p) << 8 | p[2]; break;
+      case 2: v = v << 16 | Big16(p); break;
+      default: v = v << 8 | p[0]; break;
+    }
+    cell.integer = static_cast<std::int64_t>(v);
+  } else if (serial >= 12) {
     cell.type = serial & 1 ? Cell::kText : Cell::kBlob;
     cell.text = {reinterpret_cast<const char*>(p), static_cast<std::size_t>((serial - 12) / 2)};
   } else if (serial == 0) {
@@ -70,12 +82,6 @@ void Decode(std::uint64_t serial, const unsigned char* p, Cell& cell) {
 }
 
 }  // namespace
-
-std::int64_t Cell::Int(std::int64_t fallback) const {
-  if (type == kInteger) return integer;
-  if (type == kReal && real > -9.2e18 && real < 9.2e18) return static_cast<std::int64_t>(real);
-  return fallback;
-}
 
 struct PageFile::Walk {
   const std::string& table;

@@ -19,7 +19,11 @@ struct Cell {
 
   bool null() const { return type == kNull; }
   // The integer, a real rounded towards zero, or `fallback` for null and text.
-  std::int64_t Int(std::int64_t fallback = 0) const;
+  std::int64_t Int(std::int64_t fallback = 0) const {
+    if (type == kInteger) return integer;
+    if (type == kReal && real > -9.2e18 && real < 9.2e18) return static_cast<std::int64_t>(real);
+    return fallback;
+  }
 };
 
 // Which column of the record goes to which slot of the row callback.

@@ -59,9 +59,6 @@ std::string ValidUtf8(std::string_view text) {
 }
 
 std::uint32_t TraceBuilder::ConfigId(const KernelConfig& config) {
-  if (last_config_ < trace_.configs.size() && trace_.configs[last_config_] == config) {
-    return last_config_;
-  }
   std::size_t hash = config.graph_node ? 1469598103934665603u : 0xCBF29CE484222325u;
   const auto mix = [&](std::int32_t value) {
     hash = (hash ^ static_cast<std::uint32_t>(value)) * 1099511628211u;
@@ -74,14 +71,16 @@ std::uint32_t TraceBuilder::ConfigId(const KernelConfig& config) {
   mix(config.registers);
   mix(config.static_smem_bytes);
   mix(config.dynamic_smem_bytes);
+  std::uint32_t& recent = recent_configs_[(hash ^ (hash >> 32)) % kRecentConfigs];
+  if (recent < trace_.configs.size() && trace_.configs[recent] == config) return recent;
   auto& bucket = configs_[hash];
   for (const std::uint32_t id : bucket) {
-    if (trace_.configs[id] == config) return last_config_ = id;
+    if (trace_.configs[id] == config) return recent = id;
   }
   trace_.configs.push_back(config);
-  last_config_ = static_cast<std::uint32_t>(trace_.configs.size() - 1);
-  bucket.push_back(last_config_);
-  return last_config_;
+  recent = static_cast<std::uint32_t>(trace_.configs.size() - 1);
+  bucket.push_back(recent);
+  return recent;
 }
 
 std::uint32_t TraceBuilder::ProcessId(std::int64_t pid, std::int64_t host, std::uint32_t file) {
@@ -96,7 +95,8 @@ std::uint32_t TraceBuilder::ProcessId(std::int64_t pid, std::int64_t host, std::
 }
 
 std::uint16_t TraceBuilder::ThreadId(std::uint32_t process, std::int64_t tid) {
-  if (last_thread_.process == process && last_thread_.tid == tid) return last_thread_.result;
+  LastThread& last = last_threads_[(static_cast<std::uint64_t>(tid) ^ process) % 16];
+  if (last.process == process && last.tid == tid) return last.result;
   const std::uint64_t key =
       static_cast<std::uint64_t>(tid) * 0x9E3779B97F4A7C15u ^ static_cast<std::uint64_t>(process);
   const auto [it, added] = threads_.try_emplace(key, 0);
@@ -104,15 +104,14 @@ std::uint16_t TraceBuilder::ThreadId(std::uint32_t process, std::int64_t tid) {
     if (trace_.threads.size() < 0xFFFF) trace_.threads.push_back({process, tid, ""});
     it->second = static_cast<std::uint32_t>(trace_.threads.size() - 1);
   }
-  last_thread_ = {process, tid, static_cast<std::uint16_t>(it->second)};
-  return last_thread_.result;
+  last = {process, tid, static_cast<std::uint16_t>(it->second)};
+  return last.result;
 }
 
 std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process,
                                      std::int64_t id) {
-  if (last_stream_.device == device && last_stream_.process == process && last_stream_.id == id) {
-    return last_stream_.result;
-  }
+  LastStream& last = last_streams_[(static_cast<std::uint64_t>(id) + device * 5u) % 16];
+  if (last.device == device && last.process == process && last.id == id) return last.result;
   std::uint64_t key = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
   key = (key ^ device) * 0xBF58476D1CE4E5B9u ^ process;
   const auto [it, added] = streams_.try_emplace(key, 0);
@@ -121,7 +120,7 @@ std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process
     if (trace_.streams.size() < kMost) trace_.streams.push_back({device, process, id});
     it->second = static_cast<std::uint32_t>(trace_.streams.size() - 1);
   }
-  last_stream_ = {device, process, id, it->second};
+  last = {device, process, id, it->second};
   return it->second;
 }
 
@@ -153,11 +152,28 @@ std::string_view NormalApiName(std::string_view raw) {
   return raw;
 }
 
-void FinishTrace(Trace& trace) {
+void SortByStart(std::vector<GpuRow>& rows) {
   const auto by_start = [](const GpuRow& a, const GpuRow& b) { return a.start < b.start; };
-  if (!std::is_sorted(trace.gpu.begin(), trace.gpu.end(), by_start)) {
-    std::stable_sort(trace.gpu.begin(), trace.gpu.end(), by_start);
+  // Tables are mostly sorted already, one run each: merging runs beats sorting.
+  std::vector<std::ptrdiff_t> runs = {0};
+  constexpr std::size_t kMostRuns = 16;
+  for (auto at = rows.begin(); at != rows.end() && runs.size() <= kMostRuns;) {
+    at = std::is_sorted_until(at, rows.end(), by_start);
+    runs.push_back(at - rows.begin());
   }
+  if (runs.size() > kMostRuns) {
+    std::stable_sort(rows.begin(), rows.end(), by_start);
+    return;
+  }
+  // From the back, so that the short tables meet first.
+  for (std::size_t k = runs.size(); k-- > 2;) {
+    std::inplace_merge(rows.begin() + runs[k - 2], rows.begin() + runs[k - 1], rows.end(),
+                       by_start);
+  }
+}
+
+void FinishTrace(Trace& trace) {
+  SortByStart(trace.gpu);
   for (const GpuRow& row : trace.gpu) trace.reversed_rows += row.end < row.start;
 }
 
@@ -283,8 +299,7 @@ void Append(Trace& into, Trace&& other, Ns shift) {
   for (std::string& category : other.unknown_categories) {
     into.unknown_categories.push_back(std::move(category));
   }
-  std::stable_sort(into.gpu.begin(), into.gpu.end(),
-                   [](const GpuRow& a, const GpuRow& b) { return a.start < b.start; });
+  SortByStart(into.gpu);
 }
 
 }  // namespace assay::timeline

@@ -205,17 +205,20 @@ class TraceBuilder {
   Trace& trace_;
   std::unordered_map<std::size_t, std::vector<std::uint32_t>> configs_;
   std::unordered_map<std::uint64_t, std::uint32_t> streams_, threads_, processes_;
-  std::uint32_t last_config_ = 0;
+  static constexpr std::size_t kRecentConfigs = 512;
+  std::vector<std::uint32_t> recent_configs_ = std::vector<std::uint32_t>(kRecentConfigs, ~0u);
   struct LastStream {
     std::uint32_t device = ~0u, process = ~0u;
     std::int64_t id = 0;
     std::uint32_t result = 0;
-  } last_stream_;
+  };
+  LastStream last_streams_[16];
   struct LastThread {
     std::uint32_t process = ~0u;
     std::int64_t tid = 0;
     std::uint16_t result = 0;
-  } last_thread_;
+  };
+  LastThread last_threads_[16];
 };
 
 // The category of a kernel by its name: comm if it contains a communication library's mark
@@ -232,7 +235,9 @@ class CommRules {
 // `cudaMemcpyAsync_v3020` -> `cudaMemcpyAsync`, `cuMemcpy_v2_ptds` stays itself minus `_ptds`.
 std::string_view NormalApiName(std::string_view raw);
 
-// Sorts GPU rows by start (stable), drops nothing. Called once by every reader.
+void SortByStart(std::vector<GpuRow>& rows);  // stable
+
+// Sorts GPU rows by start, drops nothing. Called once by every reader.
 void FinishTrace(Trace& trace);
 
 // Adds `other` to `into` with all times shifted by `shift`.
