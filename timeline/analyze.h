@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -136,7 +137,7 @@ struct ScopeUse {
 struct AnalyzeOptions {
   GroupKey key = GroupKey::kName;
   int top_gaps = 20;
-  std::string (*short_name)(const std::string&) = nullptr;  // see short_name.h
+  std::function<std::string(const std::string&)> short_name;  // see short_name.h
 };
 
 // Which API call launched which GPU row, joined by (process, correlation id). Where an id repeats
