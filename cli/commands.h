@@ -17,5 +17,6 @@ void AddImportCommand(CLI::App& app, int& exit_code);
 void AddAbCommand(CLI::App& app, int& exit_code);
 void AddSelftestCommand(CLI::App& app, int& exit_code);
 void AddWorkerCommand(CLI::App& app, int& exit_code);
+void AddTimelineCommand(CLI::App& app, int& exit_code);  // only in builds with ASSAY_HAVE_TIMELINE
 
 }  // namespace assay::cli

@@ -51,6 +51,9 @@ int main(int argc, char** argv) {
   assay::cli::AddAbCommand(app, exit_code);
   assay::cli::AddSelftestCommand(app, exit_code);
   assay::cli::AddWorkerCommand(app, exit_code);
+#ifdef ASSAY_HAVE_TIMELINE
+  assay::cli::AddTimelineCommand(app, exit_code);
+#endif
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

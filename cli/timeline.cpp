@@ -1,10 +1,11 @@
 // `assay timeline`: where the time of a profiled run went, and what the recording lacks.
+#include "cli/timeline.h"
+
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
-#include "cli/timeline.h"
 #include "io/file.h"
 #include "timeline/read.h"
 #include "timeline/result.h"
@@ -145,12 +146,10 @@ void AddTimelineCommand(CLI::App& app, int& exit_code) {
       "Exit codes: 0 ok; 2 bad input; 6 no activity or incomplete recording.");
   command->callback([command, flags, &exit_code] {
     if (!command->get_subcommands().empty()) return;
-    if (flags->files.empty()) BadInput("timeline needs a trace file, or diff or record");
+    if (flags->files.empty()) BadInput("timeline needs a trace file, or diff");
     Run(*flags, exit_code);
   });
   AddTimelineDiff(*command, exit_code);
-  AddTimelineRecord(*command, exit_code);
-  AddTimelineReplays(*command, exit_code);
 }
 
 }  // namespace assay::cli

@@ -30,8 +30,7 @@ void Run(DiffFlags& flags, int& exit_code) {
   for (const Scope& a : scopes_a) {
     for (const Scope& b : scopes_b) {
       if (a.name == b.name) {
-        diffs.push_back(
-            DiffScope({trace_a, index_a}, a, {trace_b, index_b}, b, flags.options));
+        diffs.push_back(DiffScope({trace_a, index_a}, a, {trace_b, index_b}, b, flags.options));
       }
     }
   }

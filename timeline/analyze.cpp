@@ -11,8 +11,8 @@
 namespace assay::timeline {
 namespace {
 
-constexpr unsigned kKernels = (1u << static_cast<int>(Category::kCompute)) |
-                              (1u << static_cast<int>(Category::kComm));
+constexpr unsigned kKernels =
+    (1u << static_cast<int>(Category::kCompute)) | (1u << static_cast<int>(Category::kComm));
 
 bool IsKernel(const GpuRow& row) { return (1u << row.category) & kKernels; }
 
@@ -21,23 +21,28 @@ struct DevicePass {
   MaskSweep sweep;
   DeviceUse use;
   std::vector<Ns> kernel_lengths, queue_delays;
-  Ns covered = 0;               // position until which some row was active
-  std::int64_t last_row = -1;   // the row that reaches `covered`
+  Ns covered = 0;              // position until which some row was active
+  std::int64_t last_row = -1;  // the row that reaches `covered`
   bool seen = false;
 };
 
 struct StreamPass {
   std::int64_t rows = 0;
-  Ns busy = 0, until = 0;             // union in window positions
-  Ns kernel_until = INT64_MIN;        // running maximum end of its kernels, trace time
+  Ns busy = 0, until = 0;       // union in window positions
+  Ns kernel_until = INT64_MIN;  // running maximum end of its kernels, trace time
 };
 
 class DevicesPass {
  public:
   DevicesPass(const Trace& trace, const LaunchIndex& index, const WindowMap& map,
               const AnalyzeOptions& options)
-      : trace_(trace), index_(index), map_(map), options_(options), borders_(map.InnerBorders()),
-        devices_(trace.devices.size()), streams_(trace.streams.size()),
+      : trace_(trace),
+        index_(index),
+        map_(map),
+        options_(options),
+        borders_(map.InnerBorders()),
+        devices_(trace.devices.size()),
+        streams_(trace.streams.size()),
         charged_(trace.api.size(), 0) {
     for (std::size_t k = 0; k < devices_.size(); ++k) {
       devices_[k].use.device = static_cast<std::uint32_t>(k);
@@ -91,7 +96,8 @@ class DevicesPass {
     Launch(k, row, kernel, device);
     if (end <= begin) return;
     device.sweep.Add(static_cast<Category>(row.category), begin, end);
-    if (begin > device.covered) AddGaps(device, device.covered, begin, static_cast<std::int64_t>(k));
+    if (begin > device.covered)
+      AddGaps(device, device.covered, begin, static_cast<std::int64_t>(k));
     if (end > device.covered) {
       device.covered = end;
       device.last_row = static_cast<std::int64_t>(k);
@@ -171,8 +177,7 @@ class DevicesPass {
     std::sort(use.gaps.begin(), use.gaps.end(), Larger);
     for (std::size_t k = 0; k < streams_.size(); ++k) {
       if (trace_.streams[k].device == device && streams_[k].rows > 0) {
-        use.streams.push_back(
-            {static_cast<std::uint32_t>(k), streams_[k].rows, streams_[k].busy});
+        use.streams.push_back({static_cast<std::uint32_t>(k), streams_[k].rows, streams_[k].busy});
       }
     }
     std::sort(use.streams.begin(), use.streams.end(), [](const StreamUse& a, const StreamUse& b) {
@@ -279,9 +284,9 @@ void HostPass(const Trace& trace, const LaunchIndex& index, const WindowMap& map
     const std::string& name = trace.api_names[k];
     apis[k].use.api = name;
     apis[k].use.kind = std::string(WaitKind(name));
-    apis[k].kind = static_cast<std::uint8_t>(
-        (IsKernelLaunch(name) ? 1 : 0) | (IsGraphLaunch(name) ? 2 : 0) |
-        (apis[k].use.kind == "sync" ? 4 : 0));
+    apis[k].kind =
+        static_cast<std::uint8_t>((IsKernelLaunch(name) ? 1 : 0) | (IsGraphLaunch(name) ? 2 : 0) |
+                                  (apis[k].use.kind == "sync" ? 4 : 0));
   }
   std::vector<ThreadUse> threads(trace.threads.size() + 1);
   for (std::size_t k = 0; k < trace.api.size(); ++k) {
@@ -361,9 +366,8 @@ std::vector<std::string> BrokenInvariants(const Trace& trace, const ScopeUse& us
     const auto check = [&](bool holds, const std::string& what) {
       if (!holds) broken.push_back(who + what);
     };
-    check(device.busy_kernel_memcpy() == device.compute() + device.comm() -
-                                             device.compute_comm() + device.memcpy() -
-                                             device.kernel_memcpy(),
+    check(device.busy_kernel_memcpy() == device.compute() + device.comm() - device.compute_comm() +
+                                             device.memcpy() - device.kernel_memcpy(),
           "busy is not the union of kernels and copies");
     check(device.window == device.busy() + device.gap(), "window is not busy + gap");
     check(device.buckets.total() == device.window, "the buckets do not sum to the window");

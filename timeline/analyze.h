@@ -20,16 +20,16 @@ constexpr unsigned Bit(Category category) { return 1u << static_cast<unsigned>(c
 struct Buckets {
   std::array<Ns, kMasks> ns{};
 
-  Ns Any(unsigned categories) const;   // at least one of them active (a union)
+  Ns Any(unsigned categories) const;      // at least one of them active (a union)
   Ns Both(unsigned a, unsigned b) const;  // one of a and one of b active at once
-  Ns total() const;                    // the window
+  Ns total() const;                       // the window
 };
 
 struct Gap {
   Ns begin = 0, end = 0;
   std::int64_t before = -1, after = -1;  // rows of Trace::gpu; -1 = border of the window
-  bool waited_for_launch = false;  // the call that launched `after` ended inside the gap
-  std::vector<std::string> host;   // what the launching thread did meanwhile: correlated, no more
+  bool waited_for_launch = false;        // the call that launched `after` ended inside the gap
+  std::vector<std::string> host;  // what the launching thread did meanwhile: correlated, no more
 };
 
 // Nearest-rank quantiles, x[ceil(p n)].
@@ -47,9 +47,9 @@ struct StreamUse {
 
 struct LaunchUse {
   std::int64_t kernels = 0, without_call = 0;
-  Quantiles queue_delay;        // kernel start - API end, first kernel of each call; may be negative
-  std::int64_t negative = 0;    // of those, below zero
-  Ns bound_ns = 0;              // gap time in front of rows whose launching call ended in the gap
+  Quantiles queue_delay;      // kernel start - API end, first kernel of each call; may be negative
+  std::int64_t negative = 0;  // of those, below zero
+  Ns bound_ns = 0;            // gap time in front of rows whose launching call ended in the gap
 };
 
 struct DeviceUse {
@@ -65,8 +65,8 @@ struct DeviceUse {
   Ns first = 0, last = 0;  // clipped extent of its rows, trace time; equal when there are none
   std::vector<StreamUse> streams;
   LaunchUse launch;
-  std::vector<Gap> gaps;                           // largest first
-  std::array<std::int64_t, 8> gap_histogram{};     // < 1 us, 10 us, 100 us, 1 ms, ... >= 1 s
+  std::vector<Gap> gaps;                        // largest first
+  std::array<std::int64_t, 8> gap_histogram{};  // < 1 us, 10 us, 100 us, 1 ms, ... >= 1 s
   std::int64_t gap_count = 0;
 
   bool active() const { return first != last || busy() > 0; }
@@ -89,13 +89,15 @@ enum class GroupKey { kName, kShort, kShape };  // kShape: name + grid + block
 struct Group {
   std::string name, short_name;
   Category category = Category::kCompute;
-  KernelConfig config;           // the commonest
-  std::int64_t shapes = 0;       // distinct launch shapes
-  std::int64_t count = 0;        // rows overlapping the scope
+  KernelConfig config;      // the commonest
+  std::int64_t shapes = 0;  // distinct launch shapes
+  std::int64_t count = 0;   // rows overlapping the scope
   std::int64_t starting = 0;
   Ns total = 0, full_total = 0;  // clipped and unclipped
   Quantiles length;              // unclipped
-  double mean_ns() const { return count ? static_cast<double>(total) / static_cast<double>(count) : 0; }
+  double mean_ns() const {
+    return count ? static_cast<double>(total) / static_cast<double>(count) : 0;
+  }
 };
 
 struct CopyUse {
@@ -103,9 +105,9 @@ struct CopyUse {
   Category category = Category::kMemcpy;
   std::int64_t count = 0;
   Ns clipped = 0, full = 0;
-  std::int64_t bytes_full = 0;   // all bytes of overlapping copies
-  double bytes_pro_rata = 0;     // in proportion to the clipped time
-  double gb_per_s() const;       // full bytes over full time
+  std::int64_t bytes_full = 0;  // all bytes of overlapping copies
+  double bytes_pro_rata = 0;    // in proportion to the clipped time
+  double gb_per_s() const;      // full bytes over full time
 };
 
 struct WaitUse {
@@ -113,7 +115,7 @@ struct WaitUse {
   std::int64_t count = 0;
   Ns thread_ns = 0;  // clipped, summed over threads: never to be added to wall time
   std::int64_t threads = 0;
-  Ns max_ns = 0;     // longest single call, unclipped
+  Ns max_ns = 0;  // longest single call, unclipped
 };
 
 struct ThreadUse {
@@ -125,10 +127,10 @@ struct ThreadUse {
 struct ScopeUse {
   Scope scope;
   Ns window = 0;
-  std::vector<DeviceUse> devices;    // one per Trace::devices
-  std::vector<Group> groups;         // by total, largest first; ties by name
-  std::vector<CopyUse> copies;       // by direction
-  std::vector<WaitUse> waits;        // by time, largest first
+  std::vector<DeviceUse> devices;  // one per Trace::devices
+  std::vector<Group> groups;       // by total, largest first; ties by name
+  std::vector<CopyUse> copies;     // by direction
+  std::vector<WaitUse> waits;      // by time, largest first
   std::vector<ThreadUse> threads;
   std::int64_t launch_calls = 0, launch_calls_without_row = 0;
   std::int64_t graph_launch_calls = 0, graph_launches_without_row = 0;

@@ -10,10 +10,10 @@
 namespace assay::timeline {
 namespace {
 
-constexpr double kAnchorShare = 0.90;       // below: rows are missing
-constexpr double kTailShare = 0.05;         // of the window: calls go on, rows do not
-constexpr Ns kTailLeast = 10'000'000;       // and at least 10 ms, or short traces all look cut
-constexpr double kLostLaunches = 0.02;      // launch calls without a row
+constexpr double kAnchorShare = 0.90;   // below: rows are missing
+constexpr double kTailShare = 0.05;     // of the window: calls go on, rows do not
+constexpr Ns kTailLeast = 10'000'000;   // and at least 10 ms, or short traces all look cut
+constexpr double kLostLaunches = 0.02;  // launch calls without a row
 constexpr int kBins = 20;
 
 bool Kernel(const GpuRow& row) { return row.category <= static_cast<int>(Category::kComm); }
@@ -112,7 +112,11 @@ namespace {
 class Audit {
  public:
   Audit(const Trace& trace, const LaunchIndex& index, const ScopeUse& use)
-      : trace_(trace), index_(index), use_(use), map_(use.scope.steps) {
+      : trace_(trace),
+        index_(index),
+        use_(use),
+        map_(use.scope.steps),
+        call_map_(CallWindows(trace, use)) {
     steps_ = use.scope.steps;
     std::erase_if(steps_, [](const Window& w) { return w.end <= w.begin; });
     anchors_ = FindAnchors(trace, steps_);
@@ -127,6 +131,31 @@ class Audit {
   }
 
  private:
+  // By API name: 1 kernel launch, 2 graph launch.
+  static std::vector<std::uint8_t> LaunchKinds(const Trace& trace) {
+    std::vector<std::uint8_t> kinds(trace.api_names.size());
+    for (std::uint32_t k = 0; k < trace.api_names.size(); ++k) {
+      kinds[k] = static_cast<std::uint8_t>((IsKernelLaunch(trace.api_names[k]) ? 1 : 0) |
+                                           (IsGraphLaunch(trace.api_names[k]) ? 2 : 0));
+    }
+    return kinds;
+  }
+
+  // The whole trace ends with its last GPU row: of a lost tail, only the calls behind it tell. So
+  // calls of that scope count wherever they are; other scopes keep their windows.
+  static std::vector<Window> CallWindows(const Trace& trace, const ScopeUse& use) {
+    std::vector<Window> windows = Merge(use.scope.steps);
+    if (windows != Merge(FullScope(trace).steps)) return windows;
+    const std::vector<std::uint8_t> kinds = LaunchKinds(trace);
+    for (const ApiRow& row : trace.api) {
+      if (kinds[row.name] == 0) continue;
+      if (windows.empty()) windows.push_back({row.start, row.start + 1});
+      windows.front().begin = std::min(windows.front().begin, row.start);
+      windows.back().end = std::max(windows.back().end, row.start + 1);
+    }
+    return windows;
+  }
+
   // Which processes feed a device, when calls and rows happened.
   void FindProcesses() {
     processes_.resize(trace_.devices.size());
@@ -152,19 +181,15 @@ class Audit {
 
   void CountLaunches() {
     bins_.resize(trace_.processes.size());
-    std::vector<std::uint8_t> kinds(trace_.api_names.size());
-    for (std::uint32_t k = 0; k < trace_.api_names.size(); ++k) {
-      kinds[k] = static_cast<std::uint8_t>((IsKernelLaunch(trace_.api_names[k]) ? 1 : 0) |
-                                           (IsGraphLaunch(trace_.api_names[k]) ? 2 : 0));
-    }
+    const std::vector<std::uint8_t> kinds = LaunchKinds(trace_);
     for (std::size_t k = 0; k < trace_.api.size(); ++k) {
       const ApiRow& row = trace_.api[k];
-      if (kinds[row.name] == 0 || !map_.Contains(row.start)) continue;
+      if (kinds[row.name] == 0 || !call_map_.Contains(row.start)) continue;
       const std::uint32_t process = trace_.ProcessOf(row);
       last_launch_[process] = std::max(last_launch_[process], row.start);
       Bins& bins = bins_[process];
-      const auto bin = static_cast<std::size_t>(static_cast<double>(map_.Position(row.start)) *
-                                                kBins / static_cast<double>(map_.total()));
+      const auto bin = static_cast<std::size_t>(static_cast<double>(call_map_.Position(row.start)) *
+                                                kBins / static_cast<double>(call_map_.total()));
       const std::size_t at = std::min<std::size_t>(bin, kBins - 1);
       const bool lost = !index_.HasRow(k);
       ++bins.calls[at];
@@ -235,7 +260,9 @@ class Audit {
     const bool steady = anchors_.front().steadiness > 0.2;
     out.factor = steady ? std::min(1.0, ratio) : 1;
     Say(out, "anchors",
-        !steady ? Check::kUnknown : ratio < kAnchorShare ? Check::kSuspect : Check::kOk,
+        !steady                ? Check::kUnknown
+        : ratio < kAnchorShare ? Check::kSuspect
+                               : Check::kOk,
         fmt::format("{} of the expected rows of {} anchor kernels are there{}", Percent(ratio),
                     anchors_.size(), steady ? "" : ", but no kernel is steady enough to judge"));
   }
@@ -252,7 +279,7 @@ class Audit {
     }
     const Ns last = last_gpu_[device.device];
     const Ns limit = std::max<Ns>(
-        kTailLeast, static_cast<Ns>(kTailShare * static_cast<double>(map_.total())));
+        kTailLeast, static_cast<Ns>(kTailShare * static_cast<double>(call_map_.total())));
     if (last == INT64_MIN) {
       const bool expected = launch != INT64_MIN || others != INT64_MIN;
       return Say(out, "tail", expected ? Check::kSuspect : Check::kUnknown,
@@ -263,14 +290,12 @@ class Audit {
       return Say(out, "tail", Check::kUnknown, "neither launch calls nor other devices to compare");
     }
     // Time between windows is no silence.
-    const Ns silence = map_.Position(reference) - map_.Position(last);
+    const Ns silence = call_map_.Position(reference) - call_map_.Position(last);
     const bool cut = silence > limit;
     if (cut) cut_ = std::min(cut_, last);
     Say(out, "tail", cut ? Check::kSuspect : Check::kOk,
         fmt::format("the last GPU row ends {:.3f} ms {} the last {}",
-                    std::abs(static_cast<double>(map_.Position(reference) - map_.Position(last))) /
-                        1e6,
-                    silence > 0 ? "before" : "after",
+                    std::abs(static_cast<double>(silence)) / 1e6, silence > 0 ? "before" : "after",
                     launch != INT64_MIN ? "launch call" : "row of the other devices"));
   }
 
@@ -293,30 +318,30 @@ class Audit {
     const double lost = static_cast<double>(sum.total_lost) / static_cast<double>(sum.total);
     // A rising share at the end is a lost tail: every bin from some point on is mostly lost.
     int first_lost = kBins;
-    while (first_lost > 0 && 2 * sum.lost[first_lost - 1] >= sum.calls[first_lost - 1]) --first_lost;
+    while (first_lost > 0 && 2 * sum.lost[first_lost - 1] >= sum.calls[first_lost - 1])
+      --first_lost;
     while (first_lost < kBins && sum.calls[first_lost] == 0) ++first_lost;
     // Rows whose own calls are missing can stand in for calls whose rows are.
     const std::int64_t orphans = device.launch.without_call;
     const bool graph_rows_apart = sum.graphs_lost > 0 && orphans >= sum.graphs_lost;
     const double unexplained =
-        graph_rows_apart ? static_cast<double>(sum.total_lost - sum.graphs_lost) /
-                               static_cast<double>(sum.total)
-                         : lost;
+        graph_rows_apart
+            ? static_cast<double>(sum.total_lost - sum.graphs_lost) / static_cast<double>(sum.total)
+            : lost;
     const bool graph_loss =
         sum.graphs_lost > 0 && !graph_rows_apart && 20 * sum.graphs_lost > sum.graphs;
-    const bool tail = first_lost < kBins && unexplained > kLostLaunches &&
-                      last_gpu_[device.device] != INT64_MIN;
+    const bool tail =
+        first_lost < kBins && unexplained > kLostLaunches && last_gpu_[device.device] != INT64_MIN;
     if (tail) cut_ = std::min(cut_, last_gpu_[device.device]);
-    Say(out, "launches",
-        unexplained > kLostLaunches || graph_loss ? Check::kSuspect : Check::kOk,
-        fmt::format("{} of {} launch calls have no GPU row{}{}; {} kernels have no call",
-                    sum.total_lost, sum.total,
-                    sum.graphs_lost ? fmt::format(" ({} of them graph launches)", sum.graphs_lost)
-                                    : "",
-                    tail ? fmt::format(", mostly after {} of the scope",
-                                       Percent(static_cast<double>(first_lost) / kBins))
-                         : "",
-                    orphans));
+    Say(out, "launches", unexplained > kLostLaunches || graph_loss ? Check::kSuspect : Check::kOk,
+        fmt::format(
+            "{} of {} launch calls have no GPU row{}{}; {} kernels have no call", sum.total_lost,
+            sum.total,
+            sum.graphs_lost ? fmt::format(" ({} of them graph launches)", sum.graphs_lost) : "",
+            tail ? fmt::format(", mostly after {} of the scope",
+                               Percent(static_cast<double>(first_lost) / kBins))
+                 : "",
+            orphans));
   }
 
   bool Mine(const DeviceUse& device, std::int64_t pid) const {
@@ -333,20 +358,19 @@ class Audit {
     for (const Diagnostic& row : trace_.diagnostics) {
       if (row.severity < 2 || (row.pid != 0 && !Mine(device, row.pid))) continue;
       ++notes;
-      const bool hint = row.text.find("might have been") != row.text.npos ||
-                        row.text.find("ropped") != row.text.npos ||
-                        row.text.find("lost") != row.text.npos ||
-                        row.text.find("incomplete") != row.text.npos;
+      const auto says = [&](const char* part) { return row.text.find(part) != row.text.npos; };
+      const bool about_gpu = says("CUDA") || says("CUPTI") || says("GPU");
+      const bool hint = about_gpu && (says("might have been") || says("ropped") || says("lost") ||
+                                      says("incomplete"));
       if (hint && !loss) worst = row.text;
       loss |= hint;
       if (worst.empty()) worst = row.text;
     }
     worst = worst.substr(0, worst.find('\n')).substr(0, 120);
     if (notes == 0) {
-      return Say(out, "diagnostics",
-                 trace_.diagnostics.empty() ? Check::kUnknown : Check::kOk,
-                 trace_.diagnostics.empty() ? "the trace holds no diagnostics"
-                                            : "no warning or error");
+      return Say(
+          out, "diagnostics", trace_.diagnostics.empty() ? Check::kUnknown : Check::kOk,
+          trace_.diagnostics.empty() ? "the trace holds no diagnostics" : "no warning or error");
     }
     Say(out, "diagnostics", loss ? Check::kSuspect : Check::kOk,
         fmt::format("{} warnings or errors, e.g. \"{}\"", notes, worst));
@@ -366,17 +390,17 @@ class Audit {
     }
     const bool blind = trace_.graph_mode == "Graph" && launches > 0 && rows == 0 && !node_rows;
     Say(out, "graphs", blind || trace_.graphs_untimed > 0 ? Check::kSuspect : Check::kOk,
-        fmt::format("{} graph launches, {} graph rows{}{}{}", launches, rows,
-                    rows ? " (kernels inside are hidden)" : "",
-                    trace_.graphs_untimed
-                        ? fmt::format(", {} without times", trace_.graphs_untimed)
-                        : "",
-                    blind ? ": graph-level tracing without rows undercounts busy time" : ""));
+        fmt::format(
+            "{} graph launches, {} graph rows{}{}{}", launches, rows,
+            rows ? " (kernels inside are hidden)" : "",
+            trace_.graphs_untimed ? fmt::format(", {} without times", trace_.graphs_untimed) : "",
+            blind ? ": graph-level tracing without rows undercounts busy time" : ""));
   }
 
   void OddRows(const DeviceUse& device, DeviceCoverage& out) {
     const Ns busy = device.busy();
-    const bool giant = busy > 0 && 2 * device.kernel_length.max > busy && device.kernel_length.count > 1;
+    const bool giant =
+        busy > 0 && 2 * device.kernel_length.max > busy && device.kernel_length.count > 1;
     Say(out, "rows", giant || trace_.reversed_rows > 0 ? Check::kSuspect : Check::kOk,
         fmt::format("{} kernels without length, {} rows with end before start in the file{}",
                     device.zero_rows, trace_.reversed_rows,
@@ -425,7 +449,7 @@ class Audit {
   const Trace& trace_;
   const LaunchIndex& index_;
   const ScopeUse& use_;
-  WindowMap map_;
+  WindowMap map_, call_map_;
   std::vector<Window> steps_;
   std::vector<Anchor> anchors_;
   std::vector<std::set<std::uint32_t>> processes_;

@@ -12,7 +12,7 @@ namespace assay::timeline {
 
 struct Check {
   enum State { kOk, kSuspect, kUnknown } state = kUnknown;
-  std::string id;    // "anchors", "tail", "launches", "diagnostics", "graphs", "rows", "steps", "end"
+  std::string id;  // "anchors", "tail", "launches", "diagnostics", "graphs", "rows", "steps", "end"
   std::string text;  // one sentence with the numbers
 };
 const char* CheckStateName(Check::State state);
@@ -23,15 +23,15 @@ const char* CoverageName(Coverage coverage);
 struct DeviceCoverage {
   std::uint32_t device = 0;
   Coverage verdict = Coverage::kUnknown;
-  Ns truncated_at = 0;   // with kTruncated
-  double factor = 1;     // recorded share of the anchor kernels that were to be expected
-  bool active = false;   // any row in the scope
+  Ns truncated_at = 0;  // with kTruncated
+  double factor = 1;    // recorded share of the anchor kernels that were to be expected
+  bool active = false;  // any row in the scope
   std::vector<Check> checks;
 };
 
 struct ScopeCoverage {
   std::vector<DeviceCoverage> devices;
-  bool complete() const;       // every device complete: only then verdicts may use the scope
+  bool complete() const;  // every device complete: only then verdicts may use the scope
   std::string Sentence(const Trace& trace) const;
 };
 
@@ -39,8 +39,8 @@ struct ScopeCoverage {
 struct Anchor {
   std::string name;
   std::vector<std::vector<std::int64_t>> counts;  // [device][step]
-  std::int64_t most = 0;       // largest count of a cell: what a step should have
-  double steadiness = 0;       // share of cells with at least 98 % of `most`
+  std::int64_t most = 0;  // largest count of a cell: what a step should have
+  double steadiness = 0;  // share of cells with at least 98 % of `most`
 };
 // The names with the steadiest count, best first, at most `limit`.
 std::vector<Anchor> FindAnchors(const Trace& trace, const std::vector<Window>& steps,

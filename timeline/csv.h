@@ -11,7 +11,7 @@ struct CsvTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;
 
-  int Column(std::string_view name) const;  // -1 when absent
+  int Column(std::string_view name) const;                   // -1 when absent
   std::string_view Cell(std::size_t row, int column) const;  // "" when absent
 };
 

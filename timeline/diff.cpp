@@ -36,11 +36,12 @@ using Key = std::pair<std::string, std::string>;  // name, shape
 // Work is compared per step: recordings may hold different numbers of them.
 struct Side {
   Side(const Recording& recording, const Scope& scope)
-      : trace(recording.trace), use(Analyze(recording.trace, recording.index, scope, Options())),
+      : trace(recording.trace),
+        use(Analyze(recording.trace, recording.index, scope, Options())),
         coverage(AuditCoverage(recording.trace, recording.index, use)) {
     for (const Group& group : use.groups) {
-      groups[{group.name,
-              group.category == Category::kGraph ? "" : ShapeText(group.config)}] = &group;
+      groups[{group.name, group.category == Category::kGraph ? "" : ShapeText(group.config)}] =
+          &group;
     }
     for (const Window& step : scope.steps) {
       if (step.end > step.begin) steps.push_back(step);
@@ -158,11 +159,12 @@ void Compare(const Side& a, const Side& b, ScopeDiff& diff) {
   const double per_step_b = static_cast<double>(b.use.window) / static_cast<double>(b.steps.size());
   const double length = Ratio(per_step_a, per_step_b);
   // A factor of two in step time can be the very effect; beyond, it is probably not the same work.
-  lower(std::min(1.0, 2 * length), fmt::format("window lengths differ by a factor of {:.2f}",
-                                               length > 0 ? 1 / length : 0));
+  lower(std::min(1.0, 2 * length),
+        fmt::format("window lengths differ by a factor of {:.2f}", length > 0 ? 1 / length : 0));
   const double overlap = KeyOverlap(a, b);
-  lower(std::min(1.0, 1.25 * overlap),
-        fmt::format("only {:.1f} % of the kernel time is in kernels that both have", 100 * overlap));
+  lower(
+      std::min(1.0, 1.25 * overlap),
+      fmt::format("only {:.1f} % of the kernel time is in kernels that both have", 100 * overlap));
   diff.comparability = score;
 }
 
@@ -230,15 +232,15 @@ void FillKeys(const Side& a, const Side& b, const DiffOptions& options, ScopeDif
     const double calls_a = static_cast<double>(delta.count_a) / steps_a;
     const double calls_b = static_cast<double>(delta.count_b) / steps_b;
     const double mean_a = ga ? ga->mean_ns() : gb->mean_ns();
-    const double change = static_cast<double>(delta.total_b) / steps_b -
-                          static_cast<double>(delta.total_a) / steps_a;
+    const double change =
+        static_cast<double>(delta.total_b) / steps_b - static_cast<double>(delta.total_a) / steps_a;
     delta.from_count = static_cast<Ns>(std::llround((calls_b - calls_a) * mean_a));
     delta.from_speed = static_cast<Ns>(std::llround(change)) - delta.from_count;
     const double speed = delta.median_a > 0 ? static_cast<double>(delta.median_b) /
                                                   static_cast<double>(delta.median_a)
                                             : 1;
-    delta.cause = !ga                                            ? "new"
-                  : !gb                                          ? "gone"
+    delta.cause = !ga   ? "new"
+                  : !gb ? "gone"
                   : std::fabs(calls_b - calls_a) > 0.02 * calls_a &&
                           std::llabs(delta.from_count) >= std::llabs(delta.from_speed)
                       ? (calls_b > calls_a ? "more launches" : "fewer launches")
@@ -256,11 +258,13 @@ void FillKeys(const Side& a, const Side& b, const DiffOptions& options, ScopeDif
         return values;
       };
       // Every key gets the same resamples; a thousand keys times 10,000 would take minutes.
-      const int resamples = keys.size() > 64 ? std::min(options.resamples, 1'000) : options.resamples;
+      const int resamples =
+          keys.size() > 64 ? std::min(options.resamples, 1'000) : options.resamples;
       delta.total_ratio = BootstrapRatioOfMeans(series(per_step_a), series(per_step_b), resamples);
     }
-    const bool differs = !ga || !gb || delta.count_a * static_cast<std::int64_t>(b.steps.size()) !=
-                                           delta.count_b * static_cast<std::int64_t>(a.steps.size()) ||
+    const bool differs = !ga || !gb ||
+                         delta.count_a * static_cast<std::int64_t>(b.steps.size()) !=
+                             delta.count_b * static_cast<std::int64_t>(a.steps.size()) ||
                          delta.total_a != delta.total_b;
     if (differs) diff.keys.push_back(std::move(delta));
   }
@@ -279,8 +283,8 @@ void FillCategories(const Side& a, const Side& b, ScopeDiff& diff) {
       sum_a += quantity(a.use.devices[x]);
       sum_b += quantity(b.use.devices[y]);
     }
-    diff.categories.push_back({name, sum_a / static_cast<Ns>(a.steps.size()),
-                               sum_b / static_cast<Ns>(b.steps.size())});
+    diff.categories.push_back(
+        {name, sum_a / static_cast<Ns>(a.steps.size()), sum_b / static_cast<Ns>(b.steps.size())});
   };
   add("window", [](const DeviceUse& d) { return d.window; });
   add("busy", [](const DeviceUse& d) { return d.busy(); });
@@ -292,9 +296,7 @@ void FillCategories(const Side& a, const Side& b, ScopeDiff& diff) {
   add("memcpy", [](const DeviceUse& d) { return d.memcpy(); });
   add("memset", [](const DeviceUse& d) { return d.memset(); });
   add("graph", [](const DeviceUse& d) { return d.graph(); });
-  const auto change = [&](std::size_t k) {
-    return diff.categories[k].b - diff.categories[k].a;
-  };
+  const auto change = [&](std::size_t k) { return diff.categories[k].b - diff.categories[k].a; };
   const Ns window = diff.categories[0].a;
   if (window > 0 && change(2) * 50 > window) diff.notes.push_back("more gap");
   if (window > 0 && -change(6) * 50 > window) diff.notes.push_back("less overlap");
@@ -309,10 +311,9 @@ void Judge(const Side& a, const Side& b, const DiffOptions& options, ScopeDiff& 
   }
   if (!a.coverage.complete() || !b.coverage.complete()) {
     diff.verdict = Verdict::kNotComparable;
-    diff.reason = fmt::format("no verdict: coverage of {} is not complete ({})",
-                              a.coverage.complete() ? "B" : "A",
-                              a.coverage.complete() ? b.coverage.Sentence(b.trace)
-                                                    : a.coverage.Sentence(a.trace));
+    diff.reason = fmt::format(
+        "no verdict: coverage of {} is not complete ({})", a.coverage.complete() ? "B" : "A",
+        a.coverage.complete() ? b.coverage.Sentence(b.trace) : a.coverage.Sentence(a.trace));
     return;
   }
   constexpr double kLeastComparability = 0.5;

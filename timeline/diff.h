@@ -22,9 +22,9 @@ struct KeyDelta {
   Category category = Category::kCompute;
   std::int64_t count_a = 0, count_b = 0;
   Ns total_a = 0, total_b = 0;
-  Ns median_a = 0, median_b = 0;  // per call, unclipped
-  std::string cause;              // "new", "gone", "more launches", "fewer launches", "slower",
-                                  // "faster", "same"
+  Ns median_a = 0, median_b = 0;      // per call, unclipped
+  std::string cause;                  // "new", "gone", "more launches", "fewer launches", "slower",
+                                      // "faster", "same"
   Ns from_count = 0, from_speed = 0;  // how the change splits between number and length of calls
   std::optional<Interval> total_ratio;  // B / A per step, when both have repeated windows
   Ns delta() const { return total_b - total_a; }

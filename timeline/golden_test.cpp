@@ -44,19 +44,18 @@ const DeviceUse* FindDevice(const Trace& trace, const ScopeUse& use, const std::
 }
 
 void ExpectMetrics(const DeviceUse& use, const json& want) {
-  const std::map<std::string, Ns> got = {
-      {"window_ns", use.window},
-      {"non_nccl_ns", use.compute()},
-      {"nccl_ns", use.comm()},
-      {"memcpy_ns", use.memcpy()},
-      {"memset_ns", use.memset()},
-      {"graph_ns", use.graph()},
-      {"non_nccl_nccl_overlap_ns", use.compute_comm()},
-      {"kernel_memcpy_overlap_ns", use.kernel_memcpy()},
-      {"kernel_memset_overlap_ns", use.kernel_memset()},
-      {"busy_kernel_memcpy_ns", use.busy_kernel_memcpy()},
-      {"busy_ns", use.busy()},
-      {"gap_ns", use.gap()}};
+  const std::map<std::string, Ns> got = {{"window_ns", use.window},
+                                         {"non_nccl_ns", use.compute()},
+                                         {"nccl_ns", use.comm()},
+                                         {"memcpy_ns", use.memcpy()},
+                                         {"memset_ns", use.memset()},
+                                         {"graph_ns", use.graph()},
+                                         {"non_nccl_nccl_overlap_ns", use.compute_comm()},
+                                         {"kernel_memcpy_overlap_ns", use.kernel_memcpy()},
+                                         {"kernel_memset_overlap_ns", use.kernel_memset()},
+                                         {"busy_kernel_memcpy_ns", use.busy_kernel_memcpy()},
+                                         {"busy_ns", use.busy()},
+                                         {"gap_ns", use.gap()}};
   for (const auto& [key, value] : want.items()) {
     ASSERT_TRUE(got.count(key)) << key;
     EXPECT_EQ(got.at(key), value.get<Ns>()) << key;
@@ -228,8 +227,8 @@ void ExpectHost(const Trace& trace, const LaunchIndex& index, const ScopeUse& fu
   if (want.count("diagnostic_severity")) {
     std::map<std::string, int> severities;
     for (const Diagnostic& row : trace.diagnostics) ++severities[std::to_string(row.severity)];
-    EXPECT_EQ(json(severities), want["diagnostic_severity"].empty() ? json(severities)
-                                                                    : want["diagnostic_severity"]);
+    EXPECT_EQ(json(severities),
+              want["diagnostic_severity"].empty() ? json(severities) : want["diagnostic_severity"]);
   }
   if (want.count("osrt_in_full_window")) {
     for (const auto& [name, use] : want["osrt_in_full_window"].items()) {

@@ -68,9 +68,8 @@ class Keys {
     return id;
   }
   std::uint32_t count() const {
-    return options_.key == GroupKey::kShape
-               ? static_cast<std::uint32_t>(by_shape_.size()) + count_
-               : count_;
+    return options_.key == GroupKey::kShape ? static_cast<std::uint32_t>(by_shape_.size()) + count_
+                                            : count_;
   }
 
  private:
@@ -105,8 +104,8 @@ Quantiles QuantilesOf(std::vector<Ns>& values) {
   return QuantilesOfRange(values.data(), values.data() + values.size());
 }
 
-std::vector<Group> GroupsOf(const Trace& trace, const WindowMap& map,
-                            const AnalyzeOptions& options, std::int64_t device) {
+std::vector<Group> GroupsOf(const Trace& trace, const WindowMap& map, const AnalyzeOptions& options,
+                            std::int64_t device) {
   Keys keys(trace, options);
   std::vector<Group> groups;
   // (group, config) uses, to name the commonest launch shape.

@@ -94,8 +94,8 @@ Rows EncodeRows(const Trace& trace) {
         PutVarint(rows.columns, static_cast<std::uint64_t>(std::max<Ns>(0, row->end - row->start)));
       }
       for (const GpuRow* row : streams[k]) {
-        const auto [it, added] = ids.try_emplace({row->name, row->category},
-                                                 static_cast<std::uint32_t>(ids.size()));
+        const auto [it, added] =
+            ids.try_emplace({row->name, row->category}, static_cast<std::uint32_t>(ids.size()));
         if (added) {
           names.push_back({{"n", trace.names[row->name]},
                            {"s", ShortName(trace.names[row->name])},
@@ -116,10 +116,9 @@ Rows EncodeRows(const Trace& trace) {
   return rows;
 }
 
-constexpr const char* kTabs[][2] = {{"timeline", "Timeline"}, {"windows", "Windows"},
-                                    {"kernels", "Kernels"},   {"gaps", "Gaps"},
-                                    {"host", "Host"},         {"ranges", "Ranges"},
-                                    {"coverage", "Coverage"}};
+constexpr const char* kTabs[][2] = {
+    {"timeline", "Timeline"}, {"windows", "Windows"}, {"kernels", "Kernels"},  {"gaps", "Gaps"},
+    {"host", "Host"},         {"ranges", "Ranges"},   {"coverage", "Coverage"}};
 
 }  // namespace
 
@@ -130,16 +129,19 @@ std::string ResultToHtml(const TimelineResult& result) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<title>Timeline</title>\n<link rel=\"icon\" href=\"data:,\">\n<style>\n";
   page += kViewerCss;
-  page += "</style></head><body>\n<header><h1>Timeline</h1><p id=\"sources\"></p>"
-          "<p id=\"counts\"></p></header>\n<nav>";
+  page +=
+      "</style></head><body>\n<header><h1>Timeline</h1><p id=\"sources\"></p>"
+      "<p id=\"counts\"></p></header>\n<nav>";
   for (const auto& [id, title] : kTabs) {
     page += std::string("<button data-tab=\"") + id + "\">" + title + "</button>";
   }
-  page += "<select id=\"scope\" aria-label=\"scope\"></select></nav>\n<main>\n"
-          "<section id=\"timeline\"><div class=\"key\" id=\"key\"></div>"
-          "<canvas id=\"canvas\"></canvas></section>\n";
+  page +=
+      "<select id=\"scope\" aria-label=\"scope\"></select></nav>\n<main>\n"
+      "<section id=\"timeline\"><div class=\"key\" id=\"key\"></div>"
+      "<canvas id=\"canvas\"></canvas></section>\n";
   for (const auto& [id, title] : kTabs) {
-    if (std::string(id) != "timeline") page += std::string("<section id=\"") + id + "\"></section>\n";
+    if (std::string(id) != "timeline")
+      page += std::string("<section id=\"") + id + "\"></section>\n";
   }
   page += "</main><div id=\"tip\"></div>\n<script type=\"text/plain\" id=\"info\">";
   page += Base64(Gzip(ResultToJson(result)));

@@ -172,8 +172,7 @@ void AppendUtf8(std::string& out, std::uint32_t code) {
 
 bool Hex4(std::string_view text, std::size_t at, std::uint32_t& value) {
   if (at + 4 > text.size()) return false;
-  const auto [end, problem] =
-      std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
+  const auto [end, problem] = std::from_chars(text.data() + at, text.data() + at + 4, value, 16);
   return problem == std::errc() && end == text.data() + at + 4;
 }
 

@@ -21,7 +21,7 @@ class JsonCursor {
   explicit JsonCursor(std::string_view text) : p_(text.data()), end_(p_ + text.size()) {}
 
   // Each returns false, leaving the cursor where the trouble is, when the text is not that.
-  bool Take(char c);       // skips white space first
+  bool Take(char c);  // skips white space first
   bool Peek(char c);
   bool AtEnd();
   // A string's content without quotes; `escaped` says whether Unescape is needed.

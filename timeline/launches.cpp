@@ -52,9 +52,9 @@ class ProcessCalls {
       const std::uint32_t slot = rows_[correlation - low_];
       return slot == 0 ? LaunchIndex::kNone : slot - 1;
     }
-    const auto found = std::lower_bound(
-        sorted_.begin(), sorted_.end(), correlation,
-        [](const auto& entry, std::uint32_t id) { return entry.first < id; });
+    const auto found =
+        std::lower_bound(sorted_.begin(), sorted_.end(), correlation,
+                         [](const auto& entry, std::uint32_t id) { return entry.first < id; });
     return found != sorted_.end() && found->first == correlation ? found->second
                                                                  : LaunchIndex::kNone;
   }
@@ -78,8 +78,7 @@ LaunchIndex::LaunchIndex(const Trace& trace) {
   for (std::size_t k = 0; k < trace.api.size(); ++k) {
     const ApiRow& row = trace.api[k];
     if (row.correlation == kNoCorrelation) continue;
-    duplicates_ +=
-        !calls[trace.ProcessOf(row)].Add(row.correlation, static_cast<std::uint32_t>(k));
+    duplicates_ += !calls[trace.ProcessOf(row)].Add(row.correlation, static_cast<std::uint32_t>(k));
   }
   for (ProcessCalls& process : calls) duplicates_ += process.Seal();
   call_of_row_.assign(trace.gpu.size(), kNone);

@@ -9,8 +9,8 @@ namespace assay::timeline {
 namespace {
 
 struct ThreadCalls {
-  std::vector<Ns> starts;             // of calls that launched GPU rows
-  std::vector<std::uint32_t> calls;   // index into Trace::api
+  std::vector<Ns> starts;            // of calls that launched GPU rows
+  std::vector<std::uint32_t> calls;  // index into Trace::api
 };
 
 class RangesPass {

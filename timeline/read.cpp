@@ -85,7 +85,8 @@ Trace ReadText(const std::string& path, std::string_view text, const ReadOptions
   }
   const std::string_view line = text.substr(first, text.find('\n', first) - first);
   if (line.find("Start_Timestamp") != line.npos) return ReadRocprofCsv(path, text, options);
-  BadInput(path + " is no trace that Assay knows (Nsight Systems SQLite export, Kineto JSON, "
+  BadInput(path +
+           " is no trace that Assay knows (Nsight Systems SQLite export, Kineto JSON, "
            "rocprofv3 JSON or CSV)");
 }
 

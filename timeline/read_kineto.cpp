@@ -14,19 +14,29 @@ namespace {
 enum class Kind { kKernel, kMemcpy, kMemset, kApi, kRange, kIgnored, kUnknown };
 
 Kind KindOf(std::string_view category) {
-  static const std::map<std::string_view, Kind> kKinds = {
-      {"kernel", Kind::kKernel},        {"gpu_memcpy", Kind::kMemcpy},
-      {"gpu_memset", Kind::kMemset},    {"cuda_runtime", Kind::kApi},
-      {"cuda_driver", Kind::kApi},      {"cpu_op", Kind::kRange},
-      {"user_annotation", Kind::kRange}, {"Kernel", Kind::kKernel},
-      {"Memcpy", Kind::kMemcpy},        {"Memset", Kind::kMemset},
-      {"Runtime", Kind::kApi},          {"Operator", Kind::kRange},
-      {"python_function", Kind::kIgnored}, {"gpu_user_annotation", Kind::kIgnored},
-      {"cuda_sync", Kind::kIgnored},    {"overhead", Kind::kIgnored},
-      {"ac2g", Kind::kIgnored},         {"Trace", Kind::kIgnored},
-      {"fwdbwd", Kind::kIgnored},       {"cpu_instant_event", Kind::kIgnored},
-      {"async_gpu", Kind::kIgnored},    {"async_cpu_to_gpu", Kind::kIgnored},
-      {"", Kind::kIgnored}};
+  static const std::map<std::string_view, Kind> kKinds = {{"kernel", Kind::kKernel},
+                                                          {"gpu_memcpy", Kind::kMemcpy},
+                                                          {"gpu_memset", Kind::kMemset},
+                                                          {"cuda_runtime", Kind::kApi},
+                                                          {"cuda_driver", Kind::kApi},
+                                                          {"cpu_op", Kind::kRange},
+                                                          {"user_annotation", Kind::kRange},
+                                                          {"Kernel", Kind::kKernel},
+                                                          {"Memcpy", Kind::kMemcpy},
+                                                          {"Memset", Kind::kMemset},
+                                                          {"Runtime", Kind::kApi},
+                                                          {"Operator", Kind::kRange},
+                                                          {"python_function", Kind::kIgnored},
+                                                          {"gpu_user_annotation", Kind::kIgnored},
+                                                          {"cuda_sync", Kind::kIgnored},
+                                                          {"overhead", Kind::kIgnored},
+                                                          {"ac2g", Kind::kIgnored},
+                                                          {"Trace", Kind::kIgnored},
+                                                          {"fwdbwd", Kind::kIgnored},
+                                                          {"cpu_instant_event", Kind::kIgnored},
+                                                          {"async_gpu", Kind::kIgnored},
+                                                          {"async_cpu_to_gpu", Kind::kIgnored},
+                                                          {"", Kind::kIgnored}};
   const auto found = kKinds.find(category);
   return found == kKinds.end() ? Kind::kUnknown : found->second;
 }
@@ -179,14 +189,18 @@ class KinetoReader {
     return ForEachMember(json_, [&](std::string_view key) {
       std::string_view* target = nullptr;
       switch (key.empty() ? 0 : key[0]) {
-        case 'd': target = key == "device" ? &event.device : nullptr; break;
+        case 'd':
+          target = key == "device" ? &event.device : nullptr;
+          break;
         case 's':
           target = key == "stream"          ? &event.stream
                    : key == "shared memory" ? &event.shared_memory
                    : key == "seq"           ? &event.sequence
                                             : nullptr;
           break;
-        case 'c': target = key == "correlation" ? &event.correlation : nullptr; break;
+        case 'c':
+          target = key == "correlation" ? &event.correlation : nullptr;
+          break;
         case 'b':
           if (key == "bytes") target = &event.bytes;
           if (key == "block" && json_.Peek('[')) return ReadTriple(event.config.block);
@@ -194,10 +208,17 @@ class KinetoReader {
         case 'g':
           if (key == "grid" && json_.Peek('[')) return ReadTriple(event.config.grid);
           break;
-        case 'r': target = key == "registers per thread" ? &event.registers : nullptr; break;
-        case 'C': target = key == "Collective name" ? &event.collective : nullptr; break;
-        case 'I': target = key == "In msg nelems" ? &event.elements : nullptr; break;
-        default: break;
+        case 'r':
+          target = key == "registers per thread" ? &event.registers : nullptr;
+          break;
+        case 'C':
+          target = key == "Collective name" ? &event.collective : nullptr;
+          break;
+        case 'I':
+          target = key == "In msg nelems" ? &event.elements : nullptr;
+          break;
+        default:
+          break;
       }
       if (target && !json_.Peek('{') && !json_.Peek('[')) return json_.Scalar(*target);
       return json_.Skip();
@@ -268,10 +289,9 @@ class KinetoReader {
 
   void AddRange(const Event& event, Ns start, Ns end) {
     if (!event.collective.empty()) {
-      trace_.collectives.push_back(
-          {start, end, trace_.names.Intern(ValidUtf8(event.collective)),
-           Integer(event.elements).value_or(0), 0, Integer(event.sequence).value_or(-1),
-           ProcessId()});
+      trace_.collectives.push_back({start, end, trace_.names.Intern(ValidUtf8(event.collective)),
+                                    Integer(event.elements).value_or(0), 0,
+                                    Integer(event.sequence).value_or(-1), ProcessId()});
     }
     RangeRow row;
     row.start = start;
@@ -366,8 +386,8 @@ class KinetoReader {
                                               : 0;
     constexpr Ns kYear2000 = 946684800000000000, kYear2100 = 4102444800000000000;
     const Ns base = base_.value_or(0);
-    const bool plausible = base >= 0 && base < kYear2100 && first > kYear2000 - base &&
-                           first < kYear2100 - base;
+    const bool plausible =
+        base >= 0 && base < kYear2100 && first > kYear2000 - base && first < kYear2100 - base;
     if (plausible) {
       source().utc_epoch = base;
     } else if (base_) {

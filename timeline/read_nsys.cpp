@@ -18,11 +18,20 @@ std::int64_t TidOf(std::int64_t global) { return global & 0xFFFFFF; }
 std::int64_t HostOf(std::int64_t global) { return (global >> 48) & 0xFFFF; }
 
 const char* CopyDirection(std::int64_t kind) {
-  static constexpr const char* kNames[] = {
-      "Unknown",          "Host-to-Device", "Device-to-Host",  "Host-to-Array",
-      "Array-to-Host",    "Array-to-Array", "Array-to-Device", "Device-to-Array",
-      "Device-to-Device", "Host-to-Host",   "Peer-to-Peer",    "Unified Host-to-Device",
-      "Unified Device-to-Host", "Unified Device-to-Device"};
+  static constexpr const char* kNames[] = {"Unknown",
+                                           "Host-to-Device",
+                                           "Device-to-Host",
+                                           "Host-to-Array",
+                                           "Array-to-Host",
+                                           "Array-to-Array",
+                                           "Array-to-Device",
+                                           "Device-to-Array",
+                                           "Device-to-Device",
+                                           "Host-to-Host",
+                                           "Peer-to-Peer",
+                                           "Unified Host-to-Device",
+                                           "Unified Device-to-Host",
+                                           "Unified Device-to-Device"};
   return kind >= 0 && kind < 14 ? kNames[kind] : "Unknown";
 }
 
@@ -60,8 +69,7 @@ class NsysReader {
 
   std::string Table(const std::string& name) {
     const std::string table = file_.Resolve(name);
-    source().tables.push_back(
-        {name, table.empty() ? TableState::kAbsent : TableState::kEmpty, 0});
+    source().tables.push_back({name, table.empty() ? TableState::kAbsent : TableState::kEmpty, 0});
     return table;
   }
   void Rows(std::int64_t rows) {
@@ -78,8 +86,10 @@ class NsysReader {
     });
     if (!known) {
       BadInput(file_.path() + " is an SQLite database without any Nsight Systems table (it has " +
-               (tables.empty() ? "no tables" : std::to_string(tables.size()) + " tables, such as " +
-                                                   tables.front()) + ")");
+               (tables.empty()
+                    ? "no tables"
+                    : std::to_string(tables.size()) + " tables, such as " + tables.front()) +
+               ")");
     }
   }
 
@@ -199,10 +209,11 @@ class NsysReader {
   std::uint32_t StreamOf(std::int64_t global_pid, std::int64_t device, std::int64_t stream) {
     // Rows of several processes alternate, so more than the last place is remembered.
     Place& place = places_[(static_cast<std::uint64_t>(global_pid >> 24) * 7 +
-                            static_cast<std::uint64_t>(device)) % 16];
+                            static_cast<std::uint64_t>(device)) %
+                           16];
     if (place.global_pid != global_pid || place.device != device) {
       place = {global_pid, device, build_.ProcessId(PidOf(global_pid), HostOf(global_pid), 0),
-                DeviceId(PidOf(global_pid), device)};
+               DeviceId(PidOf(global_pid), device)};
     }
     return build_.StreamId(place.device_id, place.process_id, stream);
   }
@@ -244,11 +255,25 @@ class NsysReader {
       BadInput(file_.path() + ": table " + table +
                " has none of the columns demangledName, shortName, mangledName");
     }
-    std::vector<std::string> columns = {
-        "start",  "end",    "deviceId", "streamId", "correlationId", "globalPid",
-        "gridX",  "gridY",  "gridZ",    "blockX",   "blockY",        "blockZ",
-        "clusterX", "clusterY", "clusterZ", "registersPerThread", "staticSharedMemory",
-        "dynamicSharedMemory", "graphNodeId"};
+    std::vector<std::string> columns = {"start",
+                                        "end",
+                                        "deviceId",
+                                        "streamId",
+                                        "correlationId",
+                                        "globalPid",
+                                        "gridX",
+                                        "gridY",
+                                        "gridZ",
+                                        "blockX",
+                                        "blockY",
+                                        "blockZ",
+                                        "clusterX",
+                                        "clusterY",
+                                        "clusterZ",
+                                        "registersPerThread",
+                                        "staticSharedMemory",
+                                        "dynamicSharedMemory",
+                                        "graphNodeId"};
     const std::size_t name_at = columns.size();
     columns.insert(columns.end(), names.begin(), names.end());
     std::int64_t rows = 0;
@@ -404,32 +429,32 @@ class NsysReader {
     std::map<std::pair<std::int64_t, std::int64_t>, std::uint32_t> domains;  // (pid, id)
     std::map<std::pair<std::int64_t, std::int64_t>, std::string> domain_names;
     std::vector<std::pair<std::int64_t, std::int64_t>> keys;
-    file_.Scan(
-        table, {"start", "end", "eventType", "text", "textId", "globalTid", "domainId"},
-        [&](const Cell* c) {
-          ++rows;
-          const std::int64_t type = c[2].Int();
-          const bool inline_text = !c[3].null();
-          const std::pair<std::int64_t, std::int64_t> key{PidOf(c[5].Int()), c[6].Int(0)};
-          if (type == 75) {
-            domain_names[key] = inline_text ? ValidUtf8(c[3].text) : ValidUtf8(Text(c[4].Int()));
-          }
-          if (type != 34 && type != 59 && type != 60) return;
-          RangeRow row;
-          row.start = c[0].Int();
-          row.mark = type == 34;
-          row.nested = type == 59;
-          row.end = row.mark ? row.start : c[1].Int(kOpenEnd);
-          row.name = inline_text ? trace_.names.Intern(ValidUtf8(c[3].text))
-                     : c[4].null() ? trace_.names.Intern("")
-                                   : Name(c[4].Int());
-          row.thread = ThreadOf(c[5].Int());
-          const auto [it, added] =
-              domains.try_emplace(key, static_cast<std::uint32_t>(keys.size()));
-          if (added) keys.push_back(key);
-          row.domain = it->second;
-          trace_.ranges.push_back(row);
-        });
+    file_.Scan(table, {"start", "end", "eventType", "text", "textId", "globalTid", "domainId"},
+               [&](const Cell* c) {
+                 ++rows;
+                 const std::int64_t type = c[2].Int();
+                 const bool inline_text = !c[3].null();
+                 const std::pair<std::int64_t, std::int64_t> key{PidOf(c[5].Int()), c[6].Int(0)};
+                 if (type == 75) {
+                   domain_names[key] =
+                       inline_text ? ValidUtf8(c[3].text) : ValidUtf8(Text(c[4].Int()));
+                 }
+                 if (type != 34 && type != 59 && type != 60) return;
+                 RangeRow row;
+                 row.start = c[0].Int();
+                 row.mark = type == 34;
+                 row.nested = type == 59;
+                 row.end = row.mark ? row.start : c[1].Int(kOpenEnd);
+                 row.name = inline_text   ? trace_.names.Intern(ValidUtf8(c[3].text))
+                            : c[4].null() ? trace_.names.Intern("")
+                                          : Name(c[4].Int());
+                 row.thread = ThreadOf(c[5].Int());
+                 const auto [it, added] =
+                     domains.try_emplace(key, static_cast<std::uint32_t>(keys.size()));
+                 if (added) keys.push_back(key);
+                 row.domain = it->second;
+                 trace_.ranges.push_back(row);
+               });
     // Domain names may come after their first use.
     std::vector<std::uint32_t> names;
     for (const auto& key : keys) {
@@ -460,13 +485,15 @@ class NsysReader {
     if (const std::string table = Table("ASSAY_SEGMENT"); !table.empty()) {
       file_.Scan(table, {"pid", "last_gpu_ns", "last_api_ns", "flushed", "dropped"},
                  [&](const Cell* c) {
-                   trace_.segments.push_back({c[0].Int(), c[1].Int(), c[2].Int(),
-                                              c[3].Int() != 0, c[4].Int()});
+                   trace_.segments.push_back(
+                       {c[0].Int(), c[1].Int(), c[2].Int(), c[3].Int() != 0, c[4].Int()});
                  });
       Rows(static_cast<std::int64_t>(trace_.segments.size()));
     }
     if (const std::string table = Table("PROCESSES"); !table.empty()) {
+      std::int64_t rows = 0;
       file_.Scan(table, {"globalPid", "name"}, [&](const Cell* c) {
+        Rows(++rows);
         for (Process& process : trace_.processes) {
           if (process.pid == PidOf(c[0].Int()) && process.host == HostOf(c[0].Int())) {
             process.name = ValidUtf8(c[1].text);
@@ -479,6 +506,7 @@ class NsysReader {
       file_.Scan(table, {"globalTid", "nameId"}, [&](const Cell* c) {
         names[{PidOf(c[0].Int()), TidOf(c[0].Int())}] = ValidUtf8(Text(c[1].Int()));
       });
+      Rows(static_cast<std::int64_t>(names.size()));
       for (Thread& thread : trace_.threads) {
         const auto found = names.find({trace_.processes[thread.process].pid, thread.tid});
         if (found != names.end()) thread.name = found->second;
@@ -497,12 +525,14 @@ class NsysReader {
       file_.Scan(table, {"startTime", "duration"}, [&](const Cell* c) {
         if (!c[0].null()) trace_start = c[0].Int();
         if (!c[1].null()) duration = c[1].Int();
+        Rows(1);
       });
     }
     if (const std::string table = Table("TARGET_INFO_SESSION_START_TIME"); !table.empty()) {
       file_.Scan(table, {"utcEpochNs", "systemClockNs"}, [&](const Cell* c) {
         if (!c[0].null()) source().utc_epoch = c[0].Int();
         if (!c[1].null()) source().system_clock = c[1].Int();
+        Rows(1);
       });
     }
     if (!source().system_clock && trace_start) {
@@ -516,8 +546,8 @@ class NsysReader {
     const std::string table = Table("DIAGNOSTIC_EVENT");
     if (table.empty()) return;
     file_.Scan(table, {"timestamp", "severity", "text", "globalPid"}, [&](const Cell* c) {
-      trace_.diagnostics.push_back({c[0].Int(), static_cast<int>(c[1].Int(1)),
-                                    ValidUtf8(c[2].text), PidOf(c[3].Int())});
+      trace_.diagnostics.push_back(
+          {c[0].Int(), static_cast<int>(c[1].Int(1)), ValidUtf8(c[2].text), PidOf(c[3].Int())});
     });
     Rows(static_cast<std::int64_t>(trace_.diagnostics.size()));
   }

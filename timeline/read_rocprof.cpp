@@ -34,9 +34,8 @@ class RocprofReader {
     for (GpuRow& row : trace_.gpu) {
       if (static_cast<Category>(row.category) != Category::kCompute) continue;
       const auto name = symbols_.find(row.name);
-      row.name = name == symbols_.end()
-                     ? trace_.names.Intern("kernel " + std::to_string(row.name))
-                     : name->second;
+      row.name = name == symbols_.end() ? trace_.names.Intern("kernel " + std::to_string(row.name))
+                                        : name->second;
       row.category = static_cast<std::uint32_t>(CategoryOf(row.name));
     }
     Finish();
@@ -53,8 +52,9 @@ class RocprofReader {
     } else if (column("Function") >= 0) {
       ReadApiRows(table);
     } else {
-      BadInput(source().path +
-               " is CSV without a Kernel_Name, Direction or Function column: not a rocprofv3 trace");
+      BadInput(
+          source().path +
+          " is CSV without a Kernel_Name, Direction or Function column: not a rocprofv3 trace");
     }
     Finish();
     return std::move(trace_);
@@ -175,9 +175,8 @@ class RocprofReader {
     return true;
   }
 
-  void AddKernel(std::int64_t start, std::int64_t end, std::int64_t correlation,
-                 std::int64_t agent, std::int64_t queue, std::uint32_t name,
-                 KernelConfig config) {
+  void AddKernel(std::int64_t start, std::int64_t end, std::int64_t correlation, std::int64_t agent,
+                 std::int64_t queue, std::uint32_t name, KernelConfig config) {
     for (int axis = 0; axis < 3; ++axis) {  // work items to groups
       if (config.block[axis] > 0) config.grid[axis] /= config.block[axis];
     }
@@ -213,8 +212,8 @@ class RocprofReader {
       const char axes[] = {'X', 'Y', 'Z'};
       for (int axis = 0; axis < 3; ++axis) {
         const std::string suffix(1, axes[axis]);
-        config.block[axis] = static_cast<std::int32_t>(
-            IntegerAt(table, k, ("Workgroup_Size_" + suffix).c_str()));
+        config.block[axis] =
+            static_cast<std::int32_t>(IntegerAt(table, k, ("Workgroup_Size_" + suffix).c_str()));
         config.grid[axis] =
             static_cast<std::int32_t>(IntegerAt(table, k, ("Grid_Size_" + suffix).c_str()));
       }
@@ -241,8 +240,7 @@ class RocprofReader {
                                          ? "Host-to-Device"
                                          : "Device-to-Device");
       row.detail = static_cast<std::uint32_t>(trace_.copies.size());
-      trace_.copies.push_back(
-          {0, static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+      trace_.copies.push_back({0, static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
       row.stream = build_.StreamId(DeviceId(to_host ? from : to), process_, -1) & 0xFFFFFFu;
       row.category = static_cast<std::uint32_t>(Category::kMemcpy);
       trace_.gpu.push_back(row);
@@ -254,8 +252,7 @@ class RocprofReader {
       const auto [start, end] = Times(table, k);
       const std::int64_t correlation = IntegerAt(table, k, "Correlation_Id");
       trace_.api.push_back(
-          {start, end,
-           correlation > 0 ? static_cast<std::uint32_t>(correlation) : kNoCorrelation,
+          {start, end, correlation > 0 ? static_cast<std::uint32_t>(correlation) : kNoCorrelation,
            build_.ApiName(ValidUtf8(table.Cell(k, table.Column("Function")))),
            build_.ThreadId(process_, IntegerAt(table, k, "Thread_Id"))});
     }

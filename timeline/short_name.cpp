@@ -21,8 +21,8 @@ std::size_t OperatorLength(std::string_view text, std::size_t at) {
   while (end < text.size() && text[end] == ' ') ++end;
   if (text.compare(end, 2, "()") == 0 || text.compare(end, 2, "[]") == 0) return end + 2 - at;
   const std::size_t symbols = end;
-  while (end < text.size() && std::string_view("<>=!+-*/%&|^~").find(text[end]) !=
-                                  std::string_view::npos) {
+  while (end < text.size() &&
+         std::string_view("<>=!+-*/%&|^~").find(text[end]) != std::string_view::npos) {
     // `operator<<...>`: the second < opens arguments when a > would be missing; two at most.
     if (end - symbols == 2) break;
     ++end;
@@ -30,8 +30,8 @@ std::size_t OperatorLength(std::string_view text, std::size_t at) {
   return end > symbols ? end - at : 0;
 }
 
-constexpr std::string_view kAnonymous[] = {"(anonymous namespace)", "<unnamed>",
-                                           "{anonymous}", "(anonymous class)"};
+constexpr std::string_view kAnonymous[] = {"(anonymous namespace)", "<unnamed>", "{anonymous}",
+                                           "(anonymous class)"};
 std::size_t AnonymousLength(std::string_view text, std::size_t at) {
   for (const std::string_view form : kAnonymous) {
     if (text.compare(at, form.size(), form) == 0) return form.size();
@@ -160,6 +160,11 @@ NameParts ParseName(std::string_view name) {
       current += name[at++];
     }
   }
+  // "graph 5" is no function: one with a return type has arguments or parameters.
+  if (!parts.return_type.empty() && parts.arguments.empty() && parts.parameters.empty() &&
+      name.find('(') == name.npos) {
+    return whole;
+  }
   parts.base = Trimmed(current);
   parts.ok = !parts.base.empty() && parts.base.find(' ') == parts.base.npos;
   return parts.ok ? parts : whole;
@@ -186,7 +191,9 @@ std::string ShortArgument(const std::string& argument) {
     for (const std::string& part : parts.arguments) {
       inner += (inner.empty() ? "" : ", ") + ShortArgument(part);
     }
-    text += "<" + (inner.size() <= 24 ? inner : "...") + ">";
+    text += '<';
+    text += inner.size() <= 24 ? inner : "...";
+    text += '>';
   }
   return text;
 }

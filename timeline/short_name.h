@@ -14,11 +14,11 @@ namespace assay::timeline {
 // `base` is the whole text.
 struct NameParts {
   bool ok = false;
-  std::string return_type;               // "void" or ""
-  std::vector<std::string> scopes;       // enclosing namespaces and classes, without arguments
-  std::string base;                      // last component
-  std::vector<std::string> arguments;    // its template arguments, as written
-  std::string parameters;                // text between the outer parentheses
+  std::string return_type;             // "void" or ""
+  std::vector<std::string> scopes;     // enclosing namespaces and classes, without arguments
+  std::string base;                    // last component
+  std::vector<std::string> arguments;  // its template arguments, as written
+  std::string parameters;              // text between the outer parentheses
 };
 NameParts ParseName(std::string_view name);
 

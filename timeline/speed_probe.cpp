@@ -57,7 +57,8 @@ int main(int argc, char** argv) {
   if (verb == "group") return fmt::print("{:.3f}\n", RunSql(argv[2], kGroupBy)), 0;
   if (verb == "scan") return fmt::print("{:.3f}\n", RunSql(argv[2], kScan)), 0;
   if (verb != "read") {
-    fmt::print(stderr, "usage: timeline_speed write FILE KERNELS | read FILE | group FILE | scan FILE\n");
+    fmt::print(stderr,
+               "usage: timeline_speed write FILE KERNELS | read FILE | group FILE | scan FILE\n");
     return 2;
   }
   const double start = Seconds();
@@ -69,9 +70,10 @@ int main(int argc, char** argv) {
   const double end = Seconds();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  fmt::print("{} gpu rows, {} api rows, {} groups: read {:.3f} s, join {:.3f} s, analyse {:.3f} s, "
-             "total {:.3f} s (cpu {:.3f} s), peak {:.1f} MB\n",
-             trace.gpu.size(), trace.api.size(), use.groups.size(), read - start, joined - read,
-             end - joined, end - start, CpuSeconds(), static_cast<double>(usage.ru_maxrss) / 1024);
+  fmt::print(
+      "{} gpu rows, {} api rows, {} groups: read {:.3f} s, join {:.3f} s, analyse {:.3f} s, "
+      "total {:.3f} s (cpu {:.3f} s), peak {:.1f} MB\n",
+      trace.gpu.size(), trace.api.size(), use.groups.size(), read - start, joined - read,
+      end - joined, end - start, CpuSeconds(), static_cast<double>(usage.ru_maxrss) / 1024);
   return 0;
 }

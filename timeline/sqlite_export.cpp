@@ -42,7 +42,8 @@ void CheckMagic(const std::string& path) {
   }
   if (got == 0) BadInput(path + " is empty");
   if (got == sizeof head && std::all_of(head, head + 16, [](char c) { return c == 0; })) {
-    BadInput(path + " begins with zeros instead of SQLite's header: the export was interrupted, "
+    BadInput(path +
+             " begins with zeros instead of SQLite's header: the export was interrupted, "
              "run nsys export again");
   }
   if (got < sizeof head || std::memcmp(head, "SQLite format 3", 16) != 0) {
@@ -146,7 +147,8 @@ std::string SqliteExport::Resolve(const std::string& name) const {
     if (table.size() <= name.size() + 2 || table.compare(0, name.size(), name) != 0) continue;
     const std::string suffix = table.substr(name.size());
     if (suffix.compare(0, 2, "_V") != 0 || suffix.size() > 6 ||
-        !std::all_of(suffix.begin() + 2, suffix.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+        !std::all_of(suffix.begin() + 2, suffix.end(),
+                     [](char c) { return c >= '0' && c <= '9'; })) {
       continue;
     }
     const int version = std::stoi(suffix.substr(2));
@@ -245,7 +247,9 @@ void SqliteExport::ScanSql(const std::string& table, const std::vector<std::stri
           break;
         default: {
           const void* data = sqlite3_column_blob(rows.handle, c);
-          cell = {Cell::kText, 0, 0,
+          cell = {Cell::kText,
+                  0,
+                  0,
                   {static_cast<const char*>(data),
                    static_cast<std::size_t>(sqlite3_column_bytes(rows.handle, c))}};
         }

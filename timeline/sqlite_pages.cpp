@@ -58,12 +58,24 @@ inline void Decode(std::uint64_t serial, const unsigned char* p, Cell& cell) {
     cell.type = Cell::kInteger;
     std::uint64_t v = (p[0] & 0x80) ? ~std::uint64_t{0} : 0;
     switch (serial) {
-      case 6: v = std::uint64_t{Big32(p)} << 32 | Big32(p + 4); break;
-      case 5: v = v << 48 | std::uint64_t{Big16(p)} << 32 | Big32(p + 2); break;
-      case 4: v = v << 32 | Big32(p); break;
-      case 3: v = v << 24 | Big16(p) << 8 | p[2]; break;
-      case 2: v = v << 16 | Big16(p); break;
-      default: v = v << 8 | p[0]; break;
+      case 6:
+        v = std::uint64_t{Big32(p)} << 32 | Big32(p + 4);
+        break;
+      case 5:
+        v = v << 48 | std::uint64_t{Big16(p)} << 32 | Big32(p + 2);
+        break;
+      case 4:
+        v = v << 32 | Big32(p);
+        break;
+      case 3:
+        v = v << 24 | Big16(p) << 8 | p[2];
+        break;
+      case 2:
+        v = v << 16 | Big16(p);
+        break;
+      default:
+        v = v << 8 | p[0];
+        break;
     }
     cell.integer = static_cast<std::int64_t>(v);
   } else if (serial >= 12) {
@@ -76,8 +88,8 @@ inline void Decode(std::uint64_t serial, const unsigned char* p, Cell& cell) {
     cell.real = std::bit_cast<double>(BigSigned(p, 8));
   } else {
     cell.type = Cell::kInteger;
-    cell.integer = serial >= 8 ? static_cast<std::int64_t>(serial) - 8
-                               : BigSigned(p, kFixedSize[serial]);
+    cell.integer =
+        serial >= 8 ? static_cast<std::int64_t>(serial) - 8 : BigSigned(p, kFixedSize[serial]);
   }
 }
 
@@ -95,7 +107,7 @@ struct PageFile::Walk {
 
 PageFile::PageFile(const std::string& path) : path_(path) {
   fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info{};
+  struct stat info {};
   unsigned char head[100];
   if (fd_ < 0 || fstat(fd_, &info) != 0) BadInput("cannot open " + path);
   size_ = info.st_size;

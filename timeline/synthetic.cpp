@@ -74,15 +74,16 @@ class Writer {
     Exec("INSERT INTO " + meta + " VALUES('EXPORT_PRODUCT_NAME','synthetic'),('" + version_key +
          "','0.0.0'),('EXPORT_SCHEMA_VERSION','" + spec_.schema + "')");
     if (!Old()) {
-      Exec("CREATE TABLE META_DATA_CAPTURE(name TEXT NOT NULL, value TEXT);"
-           "INSERT INTO META_DATA_CAPTURE VALUES('CUDA_GRAPH_TRACE_OPTIONS:MODE','Node')");
+      Exec(
+          "CREATE TABLE META_DATA_CAPTURE(name TEXT NOT NULL, value TEXT);"
+          "INSERT INTO META_DATA_CAPTURE VALUES('CUDA_GRAPH_TRACE_OPTIONS:MODE','Node')");
     }
     for (int k = 0; k < spec_.names; ++k) {
       const std::string name =
-          k == 1 ? "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-                 : "void room" + std::to_string(k % 7) + "::kernel_" + std::to_string(k) +
-                       "<(int)128, room::Tile<(int)" + std::to_string(k) +
-                       ", (bool)0>>(float *, int)";
+          k == 1
+              ? "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+              : "void room" + std::to_string(k % 7) + "::kernel_" + std::to_string(k) +
+                    "<(int)128, room::Tile<(int)" + std::to_string(k) + ", (bool)0>>(float *, int)";
       Exec("INSERT INTO StringIds VALUES(" + std::to_string(k + 1) + ",'" + name + "')");
     }
     const char* apis[] = {"cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020",
@@ -93,22 +94,26 @@ class Writer {
   }
 
   void Targets() {
-    Exec("CREATE TABLE ANALYSIS_DETAILS(globalVid INTEGER NOT NULL, duration INTEGER NOT NULL, "
-         "startTime INTEGER NOT NULL, stopTime INTEGER NOT NULL);"
-         "INSERT INTO ANALYSIS_DETAILS VALUES(0,900000000000,5000000000,905000000000)");
+    Exec(
+        "CREATE TABLE ANALYSIS_DETAILS(globalVid INTEGER NOT NULL, duration INTEGER NOT NULL, "
+        "startTime INTEGER NOT NULL, stopTime INTEGER NOT NULL);"
+        "INSERT INTO ANALYSIS_DETAILS VALUES(0,900000000000,5000000000,905000000000)");
     const bool clock = version_ >= Version{3, 24};
     Exec(std::string("CREATE TABLE TARGET_INFO_SESSION_START_TIME(utcEpochNs INTEGER, utcTime "
                      "TEXT, localTime TEXT") +
          (clock ? ", systemClockNs INTEGER)" : ")"));
-    Exec(std::string("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES(1790000000000000000,'',''") +
-         (clock ? ",5000000000)" : ")"));
+    Exec(
+        std::string("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES(1790000000000000000,'',''") +
+        (clock ? ",5000000000)" : ")"));
     const bool uuid = version_ >= Version{3, 24};
     Exec(std::string("CREATE TABLE TARGET_INFO_GPU(vmId INTEGER NOT NULL, id INTEGER NOT NULL, "
-                     "name TEXT, busLocation TEXT") + (uuid ? ", uuid TEXT)" : ")"));
+                     "name TEXT, busLocation TEXT") +
+         (uuid ? ", uuid TEXT)" : ")"));
     const bool cuda_device = version_ >= Version{3, 20};
     if (cuda_device) {
       Exec(std::string("CREATE TABLE TARGET_INFO_CUDA_DEVICE(gpuId INTEGER, cudaId INTEGER, pid "
-                       "INTEGER") + (uuid ? ", uuid TEXT)" : ")"));
+                       "INTEGER") +
+           (uuid ? ", uuid TEXT)" : ")"));
     }
     Exec("CREATE TABLE PROCESSES(globalPid INTEGER NOT NULL, pid INTEGER NOT NULL, name TEXT)");
     for (int d = 0; d < spec_.devices; ++d) {
@@ -133,19 +138,36 @@ class Writer {
   std::vector<std::string> KernelColumns() const {
     std::vector<std::string> c = {"start", "end", "deviceId", "contextId"};
     if (version_ >= Version{3, 13}) c.push_back("greenContextId");
-    for (const char* name :
-         {"streamId", "correlationId", "globalPid", "demangledName", "shortName", "mangledName",
-          "launchType", "cacheConfig", "registersPerThread", "gridX", "gridY", "gridZ", "blockX",
-          "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread",
-          "localMemoryTotal", "gridId", "sharedMemoryExecuted", "graphNodeId",
-          "sharedMemoryLimitConfig"}) {
+    for (const char* name : {"streamId",
+                             "correlationId",
+                             "globalPid",
+                             "demangledName",
+                             "shortName",
+                             "mangledName",
+                             "launchType",
+                             "cacheConfig",
+                             "registersPerThread",
+                             "gridX",
+                             "gridY",
+                             "gridZ",
+                             "blockX",
+                             "blockY",
+                             "blockZ",
+                             "staticSharedMemory",
+                             "dynamicSharedMemory",
+                             "localMemoryPerThread",
+                             "localMemoryTotal",
+                             "gridId",
+                             "sharedMemoryExecuted",
+                             "graphNodeId",
+                             "sharedMemoryLimitConfig"}) {
       c.push_back(name);
     }
     if (version_ >= Version{3, 24}) {
-      for (const char* name : {"qmdBulkReleaseState", "qmdFinishState", "graphId", "clusterX",
-                               "clusterY", "clusterZ", "clusterSchedulingPolicy",
-                               "maxPotentialClusterSize", "maxActiveClusters", "priority",
-                               "launchAttributes"}) {
+      for (const char* name :
+           {"qmdBulkReleaseState", "qmdFinishState", "graphId", "clusterX", "clusterY", "clusterZ",
+            "clusterSchedulingPolicy", "maxPotentialClusterSize", "maxActiveClusters", "priority",
+            "launchAttributes"}) {
         c.push_back(name);
       }
     }
@@ -165,23 +187,27 @@ class Writer {
   void Rows() {
     const std::vector<std::string> columns = KernelColumns();
     Exec(Ddl("CUPTI_ACTIVITY_KIND_KERNEL", columns));
-    const std::vector<std::string> memcpy = {"start", "end", "deviceId", "contextId", "streamId",
-                                             "correlationId", "globalPid", "bytes", "copyKind"};
+    const std::vector<std::string> memcpy = {"start",     "end",      "deviceId",
+                                             "contextId", "streamId", "correlationId",
+                                             "globalPid", "bytes",    "copyKind"};
     Exec(Ddl("CUPTI_ACTIVITY_KIND_MEMCPY", memcpy));
     Exec(Ddl("CUPTI_ACTIVITY_KIND_MEMSET", {"start", "end", "deviceId", "contextId", "streamId",
                                             "correlationId", "globalPid", "value", "bytes"}));
-    Exec("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start INTEGER NOT NULL, end INTEGER NOT NULL, "
-         "eventClass INTEGER NOT NULL, globalTid INTEGER, correlationId INTEGER, nameId INTEGER "
-         "NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER)");
+    Exec(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start INTEGER NOT NULL, end INTEGER NOT NULL, "
+        "eventClass INTEGER NOT NULL, globalTid INTEGER, correlationId INTEGER, nameId INTEGER "
+        "NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER)");
     if (spec_.nvtx_per_kernel > 0 || Old()) {
-      Exec("CREATE TABLE NVTX_EVENTS(start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT "
-           "NULL, rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, "
-           "endGlobalTid INTEGER, textId INTEGER, domainId INTEGER)");
+      Exec(
+          "CREATE TABLE NVTX_EVENTS(start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT "
+          "NULL, rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, "
+          "endGlobalTid INTEGER, textId INTEGER, domainId INTEGER)");
     }
     if (!Old() && version_ >= Version{3, 13}) {
-      Exec("CREATE TABLE DIAGNOSTIC_EVENT(timestamp INTEGER NOT NULL, timestampType INTEGER NOT "
-           "NULL, source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, "
-           "globalPid INTEGER)");
+      Exec(
+          "CREATE TABLE DIAGNOSTIC_EVENT(timestamp INTEGER NOT NULL, timestampType INTEGER NOT "
+          "NULL, source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, "
+          "globalPid INTEGER)");
     }
     FillRows(columns);
   }
@@ -205,14 +231,15 @@ class Writer {
     double api_owed = 0, nvtx_owed = 0;
     for (std::int64_t k = 0; k < per_device; ++k) {
       for (int d = 0; d < spec_.devices; ++d) {
-        const std::uint64_t r = Mix64(spec_.seed, static_cast<std::uint64_t>(d),
-                                      static_cast<std::uint64_t>(k));
+        const std::uint64_t r =
+            Mix64(spec_.seed, static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(k));
         const int name = static_cast<int>(r % static_cast<std::uint64_t>(spec_.names));
         const int stream = name == 1 ? spec_.streams - 1 : 0;
         const auto slot = static_cast<std::size_t>(d * spec_.streams + stream);
         std::int64_t& host = clock[static_cast<std::size_t>(d)];
         std::int64_t length = 2'000 + static_cast<std::int64_t>((r >> 16) % 30'000);
-        if (name == 0) length = static_cast<std::int64_t>(static_cast<double>(length) * spec_.slower);
+        if (name == 0)
+          length = static_cast<std::int64_t>(static_cast<double>(length) * spec_.slower);
         const std::int64_t call = host, correlation = 2 * k + 10;
         host += 15'000 + static_cast<std::int64_t>((r >> 40) % 6'000);
         const std::int64_t start = std::max(call + 6'000, free_at[slot]);
@@ -227,9 +254,9 @@ class Writer {
             Range(range, call - 100, call + 5'800, "layer " + std::to_string(k % 40), tid);
           }
         }
-        const bool lost = d == spec_.devices - 1 &&
-                          static_cast<double>(k) >=
-                              static_cast<double>(per_device) * (1 - spec_.lost_tail);
+        const bool lost =
+            d == spec_.devices - 1 &&
+            static_cast<double>(k) >= static_cast<double>(per_device) * (1 - spec_.lost_tail);
         if (lost) continue;
         KernelRow(kernel, at, d, stream, name, start, length, correlation);
         if (k % 64 == 63) {
@@ -245,10 +272,25 @@ class Writer {
 
   // The value slot of a kernel column: 0 null, 1.. see KernelRow, -1 zero.
   static int Slot(const std::string& column) {
-    static const std::vector<std::string> kKnown = {
-        "",      "start", "end",   "deviceId", "contextId", "streamId", "correlationId",
-        "globalPid", "demangledName", "shortName", "registersPerThread", "gridX", "gridY",
-        "gridZ", "blockX", "blockY", "blockZ", "staticSharedMemory", "dynamicSharedMemory"};
+    static const std::vector<std::string> kKnown = {"",
+                                                    "start",
+                                                    "end",
+                                                    "deviceId",
+                                                    "contextId",
+                                                    "streamId",
+                                                    "correlationId",
+                                                    "globalPid",
+                                                    "demangledName",
+                                                    "shortName",
+                                                    "registersPerThread",
+                                                    "gridX",
+                                                    "gridY",
+                                                    "gridZ",
+                                                    "blockX",
+                                                    "blockY",
+                                                    "blockZ",
+                                                    "staticSharedMemory",
+                                                    "dynamicSharedMemory"};
     for (std::size_t k = 1; k < kKnown.size(); ++k) {
       if (kKnown[k] == column) return static_cast<int>(k);
     }
@@ -258,9 +300,24 @@ class Writer {
 
   void KernelRow(Insert& kernel, const std::vector<int>& at, int device, int stream, int name,
                  std::int64_t start, std::int64_t length, std::int64_t correlation) {
-    const std::int64_t values[] = {0, start, start + length, Ordinal(device), 1, 7 + stream,
-                                   correlation, GlobalPid(device), name + 1, name + 1,
-                                   32 + name % 8 * 16, 132 + name % 5, 1, 1, 128, 1, 1, 0,
+    const std::int64_t values[] = {0,
+                                   start,
+                                   start + length,
+                                   Ordinal(device),
+                                   1,
+                                   7 + stream,
+                                   correlation,
+                                   GlobalPid(device),
+                                   name + 1,
+                                   name + 1,
+                                   32 + name % 8 * 16,
+                                   132 + name % 5,
+                                   1,
+                                   1,
+                                   128,
+                                   1,
+                                   1,
+                                   0,
                                    name % 3 * 16'384};
     for (std::size_t k = 0; k < at.size(); ++k) {
       const int column = static_cast<int>(k) + 1;

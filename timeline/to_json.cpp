@@ -40,21 +40,23 @@ ordered_json TopList(const std::vector<Group>& groups, bool by_count) {
   }
   constexpr std::size_t kTop = 20;
   ordered_json list = ordered_json::array();
-  for (std::size_t k = 0; k < std::min(kTop, order.size()); ++k) list.push_back(TopEntry(*order[k]));
+  for (std::size_t k = 0; k < std::min(kTop, order.size()); ++k)
+    list.push_back(TopEntry(*order[k]));
   return list;
 }
 
 ordered_json GroupJson(const Group& group, Ns all) {
-  ordered_json entry = {{"name", group.name},
-                        {"short_name", group.short_name},
-                        {"category", CategoryName(group.category)},
-                        {"count", group.count},
-                        {"starting_inside", group.starting},
-                        {"total_ns", group.total},
-                        {"unclipped_total_ns", group.full_total},
-                        {"share", all > 0 ? static_cast<double>(group.total) / static_cast<double>(all) : 0},
-                        {"mean_ns", group.mean_ns()},
-                        {"length", QuantilesJson(group.length)}};
+  ordered_json entry = {
+      {"name", group.name},
+      {"short_name", group.short_name},
+      {"category", CategoryName(group.category)},
+      {"count", group.count},
+      {"starting_inside", group.starting},
+      {"total_ns", group.total},
+      {"unclipped_total_ns", group.full_total},
+      {"share", all > 0 ? static_cast<double>(group.total) / static_cast<double>(all) : 0},
+      {"mean_ns", group.mean_ns()},
+      {"length", QuantilesJson(group.length)}};
   if (group.category != Category::kGraph) {
     const KernelConfig& c = group.config;
     entry["grid"] = {c.grid[0], c.grid[1], c.grid[2]};
@@ -89,7 +91,8 @@ ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
     std::string name;
     for (int c = 0; c < kCategories; ++c) {
       if (mask & (1u << c)) {
-        name += (name.empty() ? "" : "+") + std::string(CategoryName(static_cast<Category>(c)));
+        if (!name.empty()) name += '+';
+        name += CategoryName(static_cast<Category>(c));
       }
     }
     buckets[name.empty() ? "idle" : name] = use.buckets.ns[mask];
@@ -171,9 +174,8 @@ ordered_json CoverageJson(const Trace& trace, const ScopeCoverage& coverage) {
     if (device.verdict == Coverage::kTruncated) entry["truncated_at_ns"] = device.truncated_at;
     devices.push_back(entry);
   }
-  return {{"complete", coverage.complete()},
-          {"text", coverage.Sentence(trace)},
-          {"devices", devices}};
+  return {
+      {"complete", coverage.complete()}, {"text", coverage.Sentence(trace)}, {"devices", devices}};
 }
 
 ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
@@ -204,8 +206,9 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                      {"kind", wait.kind},
                      {"count", wait.count},
                      {"summed_thread_ms", Ms(wait.thread_ns)},
-                     {"thread_equivalents",
-                      use.window > 0 ? static_cast<double>(wait.thread_ns) / static_cast<double>(use.window) : 0},
+                     {"thread_equivalents", use.window > 0 ? static_cast<double>(wait.thread_ns) /
+                                                                 static_cast<double>(use.window)
+                                                           : 0},
                      {"threads", wait.threads},
                      {"longest_ns", wait.max_ns}});
   }
@@ -244,28 +247,29 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                            {"skew_max_ns", c.skew_max},
                            {"waited_ns", c.waited}});
   }
-  return {{"name", use.scope.name},
-          {"note", use.scope.note},
-          {"windows_ns", windows},
-          {"window_ns", use.window},
-          {"coverage", CoverageJson(trace, result.coverage)},
-          {"top_time", TopList(use.groups, false)},
-          {"top_count", TopList(use.groups, true)},
-          {"groups", use.groups.size()},
-          {"devices", devices},
-          {"copies", copies},
-          {"wait_apis", waits},
-          {"threads", threads},
-          {"kernel_groups", groups},
-          {"ranges", ranges},
-          {"collectives", collectives},
-          {"launch_calls", use.launch_calls},
-          {"launch_calls_without_row", use.launch_calls_without_row},
-          {"graph_launch_calls", use.graph_launch_calls},
-          {"graph_launches_without_row", use.graph_launches_without_row},
-          {"overlap_interpretation",
-           "Same-device overlapping activity intervals: not proof of simultaneous execution or of "
-           "net speed-up. Thread times are summed over threads and must not be added to wall time."}};
+  return {
+      {"name", use.scope.name},
+      {"note", use.scope.note},
+      {"windows_ns", windows},
+      {"window_ns", use.window},
+      {"coverage", CoverageJson(trace, result.coverage)},
+      {"top_time", TopList(use.groups, false)},
+      {"top_count", TopList(use.groups, true)},
+      {"groups", use.groups.size()},
+      {"devices", devices},
+      {"copies", copies},
+      {"wait_apis", waits},
+      {"threads", threads},
+      {"kernel_groups", groups},
+      {"ranges", ranges},
+      {"collectives", collectives},
+      {"launch_calls", use.launch_calls},
+      {"launch_calls_without_row", use.launch_calls_without_row},
+      {"graph_launch_calls", use.graph_launch_calls},
+      {"graph_launches_without_row", use.graph_launches_without_row},
+      {"overlap_interpretation",
+       "Same-device overlapping activity intervals: not proof of simultaneous execution or of "
+       "net speed-up. Thread times are summed over threads and must not be added to wall time."}};
 }
 
 ordered_json SourceJson(const SourceInfo& source) {
@@ -283,7 +287,7 @@ ordered_json SourceJson(const SourceInfo& source) {
           {"product", source.product},
           {"schema", source.schema},
           {"system_clock_ns", optional(source.system_clock)},
-          {"clock_mapping", !source.system_clock         ? "none"
+          {"clock_mapping", !source.system_clock          ? "none"
                             : source.system_clock_assumed ? "assumed"
                                                           : "recorded"},
           {"utc_epoch_ns", optional(source.utc_epoch)},
@@ -326,8 +330,8 @@ std::string DiffToJson(const std::vector<ScopeDiff>& diffs) {
   for (const ScopeDiff& diff : diffs) {
     ordered_json categories = ordered_json::array(), keys = ordered_json::array();
     for (const CategoryDelta& c : diff.categories) {
-      categories.push_back({{"quantity", c.quantity}, {"a_ns", c.a}, {"b_ns", c.b},
-                            {"delta_ns", c.b - c.a}});
+      categories.push_back(
+          {{"quantity", c.quantity}, {"a_ns", c.a}, {"b_ns", c.b}, {"delta_ns", c.b - c.a}});
     }
     for (const KeyDelta& key : diff.keys) {
       ordered_json entry = {{"name", key.name},

@@ -12,12 +12,15 @@ namespace assay::timeline {
 namespace {
 
 std::string Time(Ns ns) { return ns == 0 ? "0" : FormatTime(static_cast<double>(ns)); }
+std::string SignedTime(Ns ns) {
+  return fmt::format("{}{}", ns < 0 ? '-' : '+', Time(ns < 0 ? -ns : ns));
+}
 std::string Share(Ns part, Ns whole) {
   return whole > 0 ? FormatShare(static_cast<double>(part) / static_cast<double>(whole)) : "-";
 }
 
 Tone ToneOf(Coverage coverage) {
-  return coverage == Coverage::kComplete ? Tone::kGood
+  return coverage == Coverage::kComplete  ? Tone::kGood
          : coverage == Coverage::kUnknown ? Tone::kWarn
                                           : Tone::kBad;
 }
@@ -50,20 +53,42 @@ class ScopeText {
  private:
   void Devices() {
     Table table({{"device", Align::kLeft, Overflow::kMiddle, 6, 40, 2},
-                 {"busy", Align::kRight}, {"", Align::kRight}, {"compute", Align::kRight},
-                 {"comm", Align::kRight}, {"exposed", Align::kRight}, {"memcpy", Align::kRight},
-                 {"graph", Align::kRight}, {"gap", Align::kRight}, {"launch-bound", Align::kRight},
+                 {"busy", Align::kRight},
+                 {"", Align::kRight},
+                 {"compute", Align::kRight},
+                 {"comm", Align::kRight},
+                 {"exposed", Align::kRight},
+                 {"memcpy", Align::kRight},
+                 {"graph", Align::kRight},
+                 {"gap", Align::kRight},
+                 {"launch-bound", Align::kRight},
                  {"coverage"}});
     for (const DeviceUse& d : use_.devices) {
       const auto verdict = scope_.coverage.devices[d.device].verdict;
       if (!d.active()) {
-        table.Add({trace_.devices[d.device].label, "no activity", "", "", "", "", "", "", "", "",
+        table.Add({trace_.devices[d.device].label,
+                   "no activity",
+                   "",
+                   "",
+                   "",
+                   "",
+                   "",
+                   "",
+                   "",
+                   "",
                    {CoverageName(verdict), ToneOf(verdict)}});
         continue;
       }
-      table.Add({trace_.devices[d.device].label, Time(d.busy()), Share(d.busy(), d.window),
-                 Time(d.compute()), Time(d.comm()), Time(d.exposed_comm()), Time(d.memcpy()),
-                 Time(d.graph()), Time(d.gap()), Share(d.launch.bound_ns, d.window),
+      table.Add({trace_.devices[d.device].label,
+                 Time(d.busy()),
+                 Share(d.busy(), d.window),
+                 Time(d.compute()),
+                 Time(d.comm()),
+                 Time(d.exposed_comm()),
+                 Time(d.memcpy()),
+                 Time(d.graph()),
+                 Time(d.gap()),
+                 Share(d.launch.bound_ns, d.window),
                  {CoverageName(verdict), ToneOf(verdict)}});
     }
     out_ += table.Text(style_);
@@ -73,10 +98,16 @@ class ScopeText {
     if (use_.groups.empty()) return;
     Ns all = 0;
     for (const Group& group : use_.groups) all += group.total;
-    Table table({{"kernel", Align::kLeft, Overflow::kMiddle, 16, 0, 1}, {"calls", Align::kRight},
-                 {"total", Align::kRight}, {"share", Align::kRight}, {"p50", Align::kRight},
-                 {"p95", Align::kRight}, {"max", Align::kRight}, {"grid", Align::kRight},
-                 {"block", Align::kRight}, {"regs", Align::kRight}});
+    Table table({{"kernel", Align::kLeft, Overflow::kMiddle, 16, 0, 1},
+                 {"calls", Align::kRight},
+                 {"total", Align::kRight},
+                 {"share", Align::kRight},
+                 {"p50", Align::kRight},
+                 {"p95", Align::kRight},
+                 {"max", Align::kRight},
+                 {"grid", Align::kRight},
+                 {"block", Align::kRight},
+                 {"regs", Align::kRight}});
     int shown = 0;
     for (const Group& g : use_.groups) {
       if (shown++ == top_) break;
@@ -86,7 +117,8 @@ class ScopeText {
       table.Add({Printable(g.short_name.empty() ? g.name : g.short_name), FormatCount(g.count),
                  Time(g.total), Share(g.total, all), Time(g.length.p50), Time(g.length.p95),
                  Time(g.length.max), triple(g.config.grid) + (g.shapes > 1 ? "*" : ""),
-                 triple(g.config.block), g.config.registers ? std::to_string(g.config.registers) : "-"});
+                 triple(g.config.block),
+                 g.config.registers ? std::to_string(g.config.registers) : "-"});
     }
     out_ += "\n" + table.Text(style_);
     const auto rest = static_cast<std::int64_t>(use_.groups.size()) - top_;
@@ -95,8 +127,11 @@ class ScopeText {
 
   void Copies() {
     if (use_.copies.empty()) return;
-    Table table({{"copy", Align::kLeft}, {"count", Align::kRight}, {"time", Align::kRight},
-                 {"bytes", Align::kRight}, {"rate", Align::kRight}});
+    Table table({{"copy", Align::kLeft},
+                 {"count", Align::kRight},
+                 {"time", Align::kRight},
+                 {"bytes", Align::kRight},
+                 {"rate", Align::kRight}});
     for (const CopyUse& c : use_.copies) {
       table.Add({Printable(c.direction), FormatCount(c.count), Time(c.clipped),
                  FormatBytes(static_cast<double>(c.bytes_full)),
@@ -111,8 +146,11 @@ class ScopeText {
       if (w.kind == "sync" || w.kind == "os" || w.kind == "enqueue") waits.push_back(&w);
     }
     if (waits.empty()) return;
-    Table table({{"host wait", Align::kLeft}, {"kind"}, {"calls", Align::kRight},
-                 {"thread time", Align::kRight}, {"threads waiting", Align::kRight},
+    Table table({{"host wait", Align::kLeft},
+                 {"kind"},
+                 {"calls", Align::kRight},
+                 {"thread time", Align::kRight},
+                 {"threads waiting", Align::kRight},
                  {"longest", Align::kRight}});
     for (std::size_t k = 0; k < std::min<std::size_t>(waits.size(), 6); ++k) {
       const WaitUse& w = *waits[k];
@@ -147,7 +185,8 @@ class ScopeText {
     std::stable_sort(gaps.begin(), gaps.end(), [](const Entry& a, const Entry& b) {
       return a.gap->end - a.gap->begin > b.gap->end - b.gap->begin;
     });
-    Table table({{"largest gaps", Align::kRight}, {"at", Align::kRight},
+    Table table({{"largest gaps", Align::kRight},
+                 {"at", Align::kRight},
                  {"device", Align::kLeft, Overflow::kMiddle, 6, 16, 1},
                  {"after", Align::kLeft, Overflow::kMiddle, 10, 0, 2},
                  {"before", Align::kLeft, Overflow::kMiddle, 10, 0, 2},
@@ -170,9 +209,13 @@ class ScopeText {
       if (r.domain != "cpu_op") ranges.push_back(&r);
     }
     if (ranges.empty()) return;
-    Table table({{"range", Align::kLeft, Overflow::kMiddle, 10, 0, 1}, {"count", Align::kRight},
-                 {"host", Align::kRight}, {"self", Align::kRight}, {"GPU rows", Align::kRight},
-                 {"GPU sum", Align::kRight}, {"GPU union", Align::kRight}});
+    Table table({{"range", Align::kLeft, Overflow::kMiddle, 10, 0, 1},
+                 {"count", Align::kRight},
+                 {"host", Align::kRight},
+                 {"self", Align::kRight},
+                 {"GPU rows", Align::kRight},
+                 {"GPU sum", Align::kRight},
+                 {"GPU union", Align::kRight}});
     for (std::size_t k = 0; k < std::min<std::size_t>(ranges.size(), 6); ++k) {
       const RangeUse& r = *ranges[k];
       table.Add({Printable(r.name), FormatCount(r.count), Time(r.host_ns), Time(r.self_ns),
@@ -184,8 +227,11 @@ class ScopeText {
   void Collectives() {
     if (scope_.collectives.empty()) return;
     Table table({{"collective", Align::kLeft, Overflow::kMiddle, 10, 0, 1},
-                 {"calls", Align::kRight}, {"devices", Align::kRight}, {"latency", Align::kRight},
-                 {"skew p50", Align::kRight}, {"skew max", Align::kRight},
+                 {"calls", Align::kRight},
+                 {"devices", Align::kRight},
+                 {"latency", Align::kRight},
+                 {"skew p50", Align::kRight},
+                 {"skew max", Align::kRight},
                  {"waited", Align::kRight}});
     for (std::size_t k = 0; k < std::min<std::size_t>(scope_.collectives.size(), 4); ++k) {
       const CollectiveUse& c = scope_.collectives[k];
@@ -240,7 +286,8 @@ std::string SummaryText(const TimelineResult& result, int width, bool colour, in
     out += fmt::format("{}: {}{}{}\n", Printable(source.path), source.format,
                        source.product.empty() ? "" : " " + Printable(source.product),
                        source.schema.empty() ? "" : ", schema " + Printable(source.schema));
-    for (const std::string& warning : source.warnings) out += "  note: " + Printable(warning) + "\n";
+    for (const std::string& warning : source.warnings)
+      out += "  note: " + Printable(warning) + "\n";
     std::string absent, empty;
     for (const TableState& table : source.tables) {
       std::string& list = table.state == TableState::kAbsent ? absent : empty;
@@ -279,21 +326,23 @@ std::string DiffText(const std::vector<ScopeDiff>& diffs, int width, bool colour
   for (const ScopeDiff& diff : diffs) {
     out += fmt::format("scope {}: {} - {}\n", Printable(diff.scope), VerdictName(diff.verdict),
                        Printable(diff.reason));
-    out += fmt::format("comparability {:.2f}{}", diff.comparability,
-                       diff.change_interval
-                           ? fmt::format(", change {:+.2f} % [{:+.2f}, {:+.2f}] over {} and {} windows",
-                                         100 * diff.change, 100 * diff.change_interval->low,
-                                         100 * diff.change_interval->high, diff.steps_a,
-                                         diff.steps_b)
-                           : fmt::format(", {} and {} windows", diff.steps_a, diff.steps_b));
+    out += fmt::format(
+        "comparability {:.2f}{}", diff.comparability,
+        diff.change_interval
+            ? fmt::format(", change {:+.2f} % [{:+.2f}, {:+.2f}] over {} and {} windows",
+                          100 * diff.change, 100 * diff.change_interval->low,
+                          100 * diff.change_interval->high, diff.steps_a, diff.steps_b)
+            : fmt::format(", {} and {} windows", diff.steps_a, diff.steps_b));
     for (const std::string& note : diff.notes) out += "; " + Printable(note);
     out += "\n\n";
-    Table categories({{"per window", Align::kLeft}, {"A", Align::kRight}, {"B", Align::kRight},
-                      {"change", Align::kRight}, {"", Align::kRight}});
+    Table categories({{"per window", Align::kLeft},
+                      {"A", Align::kRight},
+                      {"B", Align::kRight},
+                      {"change", Align::kRight},
+                      {"", Align::kRight}});
     for (const CategoryDelta& c : diff.categories) {
       const double ratio = c.a > 0 ? static_cast<double>(c.b) / static_cast<double>(c.a) - 1 : 0;
-      categories.Add({c.quantity, Time(c.a), Time(c.b),
-                      (c.b < c.a ? "-" : "+") + Time(c.b < c.a ? c.a - c.b : c.b - c.a),
+      categories.Add({c.quantity, Time(c.a), Time(c.b), SignedTime(c.b - c.a),
                       c.a > 0 ? fmt::format("{:+.1f} %", 100 * ratio) : "-"});
     }
     if (!categories.empty()) out += categories.Text(style) + "\n";
@@ -301,24 +350,29 @@ std::string DiffText(const std::vector<ScopeDiff>& diffs, int width, bool colour
       out += "no kernel differs\n";
       continue;
     }
-    Table keys({{"kernel", Align::kLeft, Overflow::kMiddle, 16, 0, 1}, {"cause"},
-                {"calls A", Align::kRight}, {"calls B", Align::kRight}, {"p50 A", Align::kRight},
-                {"p50 B", Align::kRight}, {"from count", Align::kRight},
-                {"from speed", Align::kRight}, {"B / A", Align::kRight}});
-    const auto signed_time = [](Ns ns) { return (ns < 0 ? "-" : "+") + Time(ns < 0 ? -ns : ns); };
+    Table keys({{"kernel", Align::kLeft, Overflow::kMiddle, 16, 0, 1},
+                {"cause"},
+                {"calls A", Align::kRight},
+                {"calls B", Align::kRight},
+                {"p50 A", Align::kRight},
+                {"p50 B", Align::kRight},
+                {"from count", Align::kRight},
+                {"from speed", Align::kRight},
+                {"B / A", Align::kRight}});
     int shown = 0;
     for (const KeyDelta& key : diff.keys) {
       if (shown++ == top) break;
       keys.Add({Printable(key.short_name.empty() ? key.name : key.short_name), key.cause,
                 FormatCount(key.count_a), FormatCount(key.count_b), Time(key.median_a),
-                Time(key.median_b), signed_time(key.from_count), signed_time(key.from_speed),
+                Time(key.median_b), SignedTime(key.from_count), SignedTime(key.from_speed),
                 key.total_ratio
                     ? fmt::format("{:.2f}-{:.2f}", key.total_ratio->low, key.total_ratio->high)
                     : "-"});
     }
     out += keys.Text(style);
     if (static_cast<int>(diff.keys.size()) > top) {
-      out += fmt::format("... and {} more kernels that differ\n", diff.keys.size() - static_cast<std::size_t>(top));
+      out += fmt::format("... and {} more kernels that differ\n",
+                         diff.keys.size() - static_cast<std::size_t>(top));
     }
   }
   return out;

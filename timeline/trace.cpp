@@ -108,8 +108,7 @@ std::uint16_t TraceBuilder::ThreadId(std::uint32_t process, std::int64_t tid) {
   return last.result;
 }
 
-std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process,
-                                     std::int64_t id) {
+std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process, std::int64_t id) {
   LastStream& last = last_streams_[(static_cast<std::uint64_t>(id) + device * 5u) % 16];
   if (last.device == device && last.process == process && last.id == id) return last.result;
   std::uint64_t key = static_cast<std::uint64_t>(id) * 0x9E3779B97F4A7C15u;
@@ -125,8 +124,9 @@ std::uint32_t TraceBuilder::StreamId(std::uint32_t device, std::uint32_t process
 }
 
 std::uint16_t TraceBuilder::ApiName(std::string_view raw) {
-  if (trace_.api_names.size() >= 0xFFFE) return static_cast<std::uint16_t>(
-      trace_.api_names.size() >= 0xFFFF ? 0xFFFE : trace_.api_names.Intern("(other)"));
+  if (trace_.api_names.size() >= 0xFFFE)
+    return static_cast<std::uint16_t>(
+        trace_.api_names.size() >= 0xFFFF ? 0xFFFE : trace_.api_names.Intern("(other)"));
   return static_cast<std::uint16_t>(trace_.api_names.Intern(NormalApiName(raw)));
 }
 

@@ -88,7 +88,8 @@ struct OsRow {
 };
 
 struct Device {
-  std::string key;  // identity: uuid, else bus location, else "pid:ordinal" (only "ordinal" if alone)
+  std::string
+      key;  // identity: uuid, else bus location, else "pid:ordinal" (only "ordinal" if alone)
   std::string label;  // for tables
   std::string model, uuid, bus;
   std::int64_t ordinal = 0;
@@ -174,12 +175,12 @@ struct Trace {
   std::vector<Segment> segments;
   std::vector<Collective> collectives;
 
-  std::string graph_mode;             // "Graph", "Node" or "" (not said)
-  std::int64_t graphs_untimed = 0;    // graph rows with start = end = 0
-  std::int64_t api_other_class = 0;   // OpenACC and other rows of the API table, skipped
-  std::int64_t rejected_events = 0;   // JSON events that could not be parsed
-  std::int64_t reversed_rows = 0;     // GPU rows with end < start
-  Ns overhead_ns = 0;                 // profiler's own recorded overhead
+  std::string graph_mode;            // "Graph", "Node" or "" (not said)
+  std::int64_t graphs_untimed = 0;   // graph rows with start = end = 0
+  std::int64_t api_other_class = 0;  // OpenACC and other rows of the API table, skipped
+  std::int64_t rejected_events = 0;  // JSON events that could not be parsed
+  std::int64_t reversed_rows = 0;    // GPU rows with end < start
+  Ns overhead_ns = 0;                // profiler's own recorded overhead
   std::int64_t overhead_rows = 0;
   std::vector<std::string> unknown_categories;
 

@@ -86,9 +86,9 @@ Ns SecondsToNs(std::string_view text, std::string_view whole) {
   std::string fraction = dot == text.npos ? "" : std::string(text.substr(dot + 1));
   const bool round_up = fraction.size() > 9 && fraction[9] >= '5';
   fraction.resize(9, '0');
-  const bool numeric = !fraction.empty() && std::all_of(fraction.begin(), fraction.end(), [](char c) {
-    return c >= '0' && c <= '9';
-  });
+  const bool numeric =
+      !fraction.empty() &&
+      std::all_of(fraction.begin(), fraction.end(), [](char c) { return c >= '0' && c <= '9'; });
   const auto value = numeric ? Integer(digits + fraction) : std::nullopt;
   if (!value || digits.empty() || digits.find_first_not_of("-0123456789") != digits.npos) {
     BadInput("window '" + std::string(whole) + "': '" + std::string(text) +
@@ -108,7 +108,8 @@ Ns MapClock(const Trace& trace, std::string_view clock, Ns time, std::string& no
     BadInput("clock '" + std::string(clock) + "' is none of host, host_ns, epoch, trace_ns");
   }
   if (!source.system_clock) {
-    BadInput(source.path + " records no session clock (systemClockNs), so a host-clock window "
+    BadInput(source.path +
+             " records no session clock (systemClockNs), so a host-clock window "
              "cannot be mapped; give trace ns or an NVTX range");
   }
   if (source.system_clock_assumed) {
@@ -209,8 +210,8 @@ std::vector<Scope> LogScopes(const Trace& trace, std::string_view jsonl, const s
     const auto [it, opened] = open.try_emplace(name, at);
     if (opened) continue;
     if (at < it->second) BadInput(where + ": window '" + name + "' ends before it starts");
-    auto scope = std::find_if(scopes.begin(), scopes.end(),
-                              [&](const Scope& s) { return s.name == name; });
+    auto scope =
+        std::find_if(scopes.begin(), scopes.end(), [&](const Scope& s) { return s.name == name; });
     if (scope == scopes.end()) {
       scopes.push_back({name, {}, note.empty() ? "windows from a log" : note});
       scope = scopes.end() - 1;
