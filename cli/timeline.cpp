@@ -146,10 +146,12 @@ void AddTimelineCommand(CLI::App& app, int& exit_code) {
       "Exit codes: 0 ok; 2 bad input; 6 no activity or incomplete recording.");
   command->callback([command, flags, &exit_code] {
     if (!command->get_subcommands().empty()) return;
-    if (flags->files.empty()) BadInput("timeline needs a trace file, or diff");
+    if (flags->files.empty()) BadInput("timeline needs a trace file, or diff, record or replays");
     Run(*flags, exit_code);
   });
   AddTimelineDiff(*command, exit_code);
+  AddTimelineRecord(*command, exit_code);
+  AddTimelineReplays(*command, exit_code);
 }
 
 }  // namespace assay::cli

@@ -21,5 +21,7 @@ std::vector<timeline::Scope> ScopesOf(const timeline::Trace& trace, const ScopeF
 void DeliverText(const std::string& path, const std::string& content);
 
 void AddTimelineDiff(CLI::App& timeline, int& exit_code);
+void AddTimelineRecord(CLI::App& timeline, int& exit_code);
+void AddTimelineReplays(CLI::App& timeline, int& exit_code);
 
 }  // namespace assay::cli
