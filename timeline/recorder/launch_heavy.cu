@@ -1,0 +1,52 @@
+// A launch-heavy program to measure the recorder's overhead with and to record as evidence:
+// `recorder_load [launches]` prints the wall time of its loop. On a machine with a GPU:
+//   for i in 1 2 3 4 5; do ./recorder_load; assay timeline record --out r.sqlite --
+//   ./recorder_load; done
+#include <cuda_runtime.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+__global__ void AddKernel(float* values, int n) {
+  const int k = blockIdx.x * blockDim.x + threadIdx.x;
+  if (k < n) values[k] += 1.0f;
+}
+
+static void Check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "recorder_load: %s\n", cudaGetErrorString(error));
+  std::exit(error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ? 4 : 70);
+}
+
+int main(int argc, char** argv) {
+  const int launches = argc > 1 ? std::atoi(argv[1]) : 200'000;
+  constexpr int kCount = 1 << 16, kStep = 1'000;
+  float *device = nullptr, *host = nullptr;
+  Check(cudaMalloc(&device, kCount * sizeof(float)));
+  Check(cudaMallocHost(&host, kCount * sizeof(float)));
+  cudaStream_t stream;
+  Check(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t graph_exec;
+  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int k = 0; k < 8; ++k) AddKernel<<<kCount / 256, 256, 0, stream>>>(device, kCount);
+  Check(cudaStreamEndCapture(stream, &graph));
+  Check(cudaGraphInstantiate(&graph_exec, graph, 0));
+  Check(cudaStreamSynchronize(stream));
+  const auto start = std::chrono::steady_clock::now();
+  for (int done = 0; done < launches; done += kStep) {
+    nvtxRangePushA("step");
+    Check(cudaMemsetAsync(device, 0, kCount * sizeof(float), stream));
+    for (int k = 0; k < kStep; ++k) AddKernel<<<kCount / 256, 256, 0, stream>>>(device, kCount);
+    Check(cudaGraphLaunch(graph_exec, stream));
+    Check(cudaMemcpyAsync(host, device, kCount * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    Check(cudaStreamSynchronize(stream));
+    nvtxRangePop();
+    if (host[0] != kStep + 8 || host[kCount - 1] != kStep + 8) return 70;
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  std::printf("%d launches in %.4f s\n", launches, seconds.count());
+  return 0;
+}
