@@ -231,7 +231,7 @@ constexpr const char* kEvents =
     R"({"traceEvents": [
 {"ph": "X", "cat": "kernel", "name": "a<b>\u00e9", "pid": 0, "tid": 7, "ts": 10.5, "dur": 2, "args": {"device": 0, "stream": 7, "correlation": 1, "grid": [2, 1, 1], "block": [64, 1, 1]}},
 {"ph": "X", "cat": "kernel", "name": "bad "quote" here", "pid": 0, "tid": 7, "ts": 11, "dur": 1, "args": {}},
-{"ph": "X", "cat": "kernel", "name": "b", "pid": 0, "tid": 7, "ts": 20, "dur": 0, "args": {"device": 0, "stream": 7, "correlation": 2}},
+{"ph": "X", "cat": "kernel", "name": "b", "pid": 0, "tid": 7, "ts": 11.5, "dur": 0, "args": {"device": 0, "stream": 7, "correlation": 2}},
 {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "ts": 0, "dur": 99, "args": {"device": 0, "stream": 7}},
 {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 5, "tid": "Spans", "ts": 1, "dur": 1, "args": {"correlation": 1}},
 {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", "pid": 5, "tid": 9, "ts": 2, "dur": 1, "args": {"correlation": 2}}

@@ -140,7 +140,7 @@ std::string Show(const std::string& page, const std::string& hash) {
   const std::string command =
       "timeout 120 " + Chromium() +
       " --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --user-data-dir=" +
-      profile + " --virtual-time-budget=60000 --dump-dom 'file://" + page + hash + "' 2>/dev/null";
+      profile + " --virtual-time-budget=15000 --dump-dom 'file://" + page + hash + "' 2>/dev/null";
   std::string dom;
   if (std::FILE* pipe = popen(command.c_str(), "r")) {
     char block[65536];

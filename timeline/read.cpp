@@ -100,14 +100,16 @@ std::string ReadWholeFile(const std::string& path) {
   std::string content;
   std::error_code ignored;
   const auto on_disk = std::filesystem::file_size(path, ignored);
-  content.reserve(ignored ? 0 : static_cast<std::size_t>(on_disk) * (gzdirect(file) ? 1 : 8));
-  constexpr std::size_t kChunk = 4 << 20;
+  const std::size_t expected =
+      ignored ? 0 : static_cast<std::size_t>(on_disk) * (gzdirect(file) ? 1 : 8);
+  content.reserve(expected + 1);
+  const std::size_t chunk = std::clamp<std::size_t>(expected + 1, 64 << 10, 4 << 20);
   for (;;) {
     const std::size_t at = content.size();
-    content.resize(at + kChunk);
-    const int got = gzread(file, content.data() + at, kChunk);
+    content.resize(at + chunk);
+    const int got = gzread(file, content.data() + at, chunk);
     content.resize(at + static_cast<std::size_t>(std::max(got, 0)));
-    if (got < static_cast<int>(kChunk)) {
+    if (got < static_cast<int>(chunk)) {
       int code = Z_OK;
       const std::string why = gzerror(file, &code);
       // A gzip file that stops early still holds a readable beginning; JSON readers say so.

@@ -133,6 +133,7 @@ class KinetoReader {
     if (!json_.Take('[')) return json_.Skip();
     if (json_.Take(']')) return true;
     for (;;) {
+      json_.Peek('{');  // skips white space: a failed event must not be found again
       const char* const first = json_.at();
       Event event;
       if (ReadEvent(event)) {

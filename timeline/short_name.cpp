@@ -133,6 +133,7 @@ NameParts ParseName(std::string_view name) {
       component_has_arguments = true;
       at = end;
     } else if (name[at] == '(') {
+      if (!current.empty() && current.back() == ' ') return whole;  // "Memcpy DtoD (Device ...)"
       const std::size_t end = SkipGroup(name, at);
       if (end == name.npos) return whole;
       const std::string_view rest = name.substr(end);

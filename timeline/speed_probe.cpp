@@ -48,9 +48,13 @@ constexpr const char* kScan = "SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL";
 int main(int argc, char** argv) {
   using namespace assay::timeline;
   const std::string verb = argc > 2 ? argv[1] : "";
-  if (verb == "write" && argc == 4) {
+  if (verb == "write" && (argc == 4 || argc == 5)) {
     SyntheticTrace spec;
     spec.kernels = std::atoll(argv[3]);
+    if (argc == 5) {  // the sample of docs/timeline.md: ranges, and a device without its tail
+      spec.lost_tail = std::atof(argv[4]);
+      spec.nvtx_per_kernel = 0.25;
+    }
     WriteSyntheticExport(argv[2], spec);
     return 0;
   }
@@ -58,7 +62,7 @@ int main(int argc, char** argv) {
   if (verb == "scan") return fmt::print("{:.3f}\n", RunSql(argv[2], kScan)), 0;
   if (verb != "read") {
     fmt::print(stderr,
-               "usage: timeline_speed write FILE KERNELS | read FILE | group FILE | scan FILE\n");
+               "usage: timeline_speed write FILE KERNELS [LOST] | read FILE | group FILE | scan FILE\n");
     return 2;
   }
   const double start = Seconds();

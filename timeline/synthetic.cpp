@@ -233,7 +233,9 @@ class Writer {
       for (int d = 0; d < spec_.devices; ++d) {
         const std::uint64_t r =
             Mix64(spec_.seed, static_cast<std::uint64_t>(d), static_cast<std::uint64_t>(k));
-        const int name = static_cast<int>(r % static_cast<std::uint64_t>(spec_.names));
+        // Ranks run the same program: the same kernels in the same order.
+        const int name = static_cast<int>(Mix64(spec_.seed, 1'000, static_cast<std::uint64_t>(k)) %
+                                          static_cast<std::uint64_t>(spec_.names));
         const int stream = name == 1 ? spec_.streams - 1 : 0;
         const auto slot = static_cast<std::size_t>(d * spec_.streams + stream);
         std::int64_t& host = clock[static_cast<std::size_t>(d)];

@@ -52,7 +52,7 @@ class ScopeText {
 
  private:
   void Devices() {
-    Table table({{"device", Align::kLeft, Overflow::kMiddle, 6, 40, 2},
+    Table table({{"device", Align::kLeft, Overflow::kMiddle, 16, 40, 2},
                  {"busy", Align::kRight},
                  {"", Align::kRight},
                  {"compute", Align::kRight},
@@ -335,7 +335,7 @@ std::string DiffText(const std::vector<ScopeDiff>& diffs, int width, bool colour
             : fmt::format(", {} and {} windows", diff.steps_a, diff.steps_b));
     for (const std::string& note : diff.notes) out += "; " + Printable(note);
     out += "\n\n";
-    Table categories({{"per window", Align::kLeft},
+    Table categories({{"per window, all devices", Align::kLeft},
                       {"A", Align::kRight},
                       {"B", Align::kRight},
                       {"change", Align::kRight},
