@@ -48,6 +48,7 @@ TEST(Audit, LostTailIsFoundAndPlaced) {
   for (const double lost : {0.1, 0.3, 0.6}) {
     SyntheticTrace spec;
     spec.kernels = 4'000;
+    spec.names = 10;
     spec.lost_tail = lost;
     const Trace trace = Synthetic(spec);
     const ScopeCoverage coverage = AuditOf(trace, FullScope(trace));

@@ -41,6 +41,17 @@ double RunSql(const std::string& path, const char* sql) {
 constexpr const char* kGroupBy =
     "SELECT demangledName, count(*), sum(end-start), avg(end-start), min(end-start), "
     "max(end-start) FROM CUPTI_ACTIVITY_KIND_KERNEL GROUP BY demangledName";
+// The totals that `read` computes among others: kernels and API calls by name, copies by direction.
+constexpr const char* kSameTotals =
+    "SELECT s.value, count(*), sum(k.end-k.start), avg(k.end-k.start), min(k.end-k.start), "
+    "max(k.end-k.start) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = "
+    "k.demangledName GROUP BY s.value UNION ALL "
+    "SELECT s.value, count(*), sum(r.end-r.start), avg(r.end-r.start), min(r.end-r.start), "
+    "max(r.end-r.start) FROM CUPTI_ACTIVITY_KIND_RUNTIME r JOIN StringIds s ON s.id = r.nameId "
+    "GROUP BY s.value UNION ALL "
+    "SELECT copyKind, count(*), sum(end-start), avg(end-start), min(end-start), max(end-start) "
+    "FROM "
+    "CUPTI_ACTIVITY_KIND_MEMCPY GROUP BY copyKind";
 constexpr const char* kScan = "SELECT * FROM CUPTI_ACTIVITY_KIND_KERNEL";
 
 }  // namespace
@@ -58,11 +69,17 @@ int main(int argc, char** argv) {
     WriteSyntheticExport(argv[2], spec);
     return 0;
   }
-  if (verb == "group") return fmt::print("{:.3f}\n", RunSql(argv[2], kGroupBy)), 0;
-  if (verb == "scan") return fmt::print("{:.3f}\n", RunSql(argv[2], kScan)), 0;
+  for (const auto& [name, sql] :
+       {std::pair("group", kGroupBy), std::pair("totals", kSameTotals), std::pair("scan", kScan)}) {
+    if (verb != name) continue;
+    const double wall = RunSql(argv[2], sql);
+    fmt::print("{}: {:.3f} s (cpu {:.3f} s)\n", name, wall, CpuSeconds());
+    return 0;
+  }
   if (verb != "read") {
     fmt::print(stderr,
-               "usage: timeline_speed write FILE KERNELS [LOST] | read FILE | group FILE | scan FILE\n");
+               "usage: timeline_speed write FILE KERNELS [LOST] | read FILE | group FILE | totals "
+               "FILE | scan FILE\n");
     return 2;
   }
   const double start = Seconds();
