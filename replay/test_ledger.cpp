@@ -267,15 +267,21 @@ TEST_P(LedgerTest, KilledWriterLosesAtMostTheCaseInFlight) {
       }
     });
     close(ends[1]);
-    const auto delay_us = 500 + Mix64(7, 0, static_cast<std::uint64_t>(kill_number)) % 40'000;
-    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
-    kill(writer, SIGKILL);
-    waitpid(writer, nullptr, 0);
+    // Even kills hit the creation of the ledger or whatever the writer has come to; odd ones wait
+    // for some cases first, so that on a slow machine, too, they hit a writer in the middle of its
+    // work.
+    const std::uint64_t random = Mix64(7, 0, static_cast<std::uint64_t>(kill_number));
+    const std::size_t wait_for = kill_number % 2 == 0 ? 0 : 1 + random % 8;
     std::size_t promised = 0;
     char buffer[4096];
+    while (promised < wait_for && read(ends[0], buffer, 1) == 1) ++promised;
+    std::this_thread::sleep_for(std::chrono::microseconds(random / 8 % 20'000));
+    kill(writer, SIGKILL);
+    waitpid(writer, nullptr, 0);
     for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;) {
       promised += static_cast<std::size_t>(n);
     }
+    ASSERT_GE(promised, wait_for) << "the writer stopped by itself";
     close(ends[0]);
 
     Ledger ledger = Append();  // also repairs what a kill during creation left
@@ -290,7 +296,7 @@ TEST_P(LedgerTest, KilledWriterLosesAtMostTheCaseInFlight) {
     ExpectSameCase(ledger.Cases("resumed").at(0), FullCase(0));
     seen_cases += static_cast<int>(cases.size());
   }
-  EXPECT_GT(seen_cases, kKills) << "the writers were killed before they did anything";
+  EXPECT_GE(seen_cases, kKills / 2) << "the writers were killed before they did anything";
 }
 
 // A file size limit stands in for a full disk: the kernel refuses the write in the same place.
