@@ -180,30 +180,49 @@ double StandardDeviation(std::span<const double> values) {
 RatioDraws BootstrapLogRatios(const ArmValues& off, const ArmValues& on, const UnitPlan& plan,
                               std::span<const double> statistics, std::uint64_t seed,
                               int resamples) {
-  const Arm a(off, plan, statistics), b(on, plan, statistics);
-  RatioDraws result;
-  result.draw.assign(statistics.size(), std::vector<double>(static_cast<std::size_t>(resamples)));
-  for (const double q : statistics)
-    result.estimate.push_back(std::log(b.Estimate(q) / a.Estimate(q)));
+  RatioQuestion question{&off, &on, {statistics.begin(), statistics.end()}};
+  return std::move(BootstrapLogRatios({question}, plan, seed, resamples)[0]);
+}
+
+std::vector<RatioDraws> BootstrapLogRatios(const std::vector<RatioQuestion>& questions,
+                                           const UnitPlan& plan, std::uint64_t seed,
+                                           int resamples) {
+  std::vector<Arm> off, on;
+  std::vector<RatioDraws> results(questions.size());
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const RatioQuestion& question = questions[i];
+    off.emplace_back(*question.off, plan, question.statistics);
+    on.emplace_back(*question.on, plan, question.statistics);
+    results[i].draw.assign(question.statistics.size(),
+                           std::vector<double>(static_cast<std::size_t>(resamples)));
+    for (const double q : question.statistics) {
+      results[i].estimate.push_back(std::log(on[i].Estimate(q) / off[i].Estimate(q)));
+    }
+  }
   constexpr std::int64_t kGrain = 64;
   ParallelRanges(resamples, kGrain, 0, [&](std::int64_t begin, std::int64_t end) {
     std::vector<std::int32_t> weight(static_cast<std::size_t>(plan.units()));
     for (std::int64_t r = begin; r < end; ++r) {
       DrawWeights(plan, seed, static_cast<std::uint64_t>(r), weight);
-      const std::int64_t total_off = a.Total(weight), total_on = b.Total(weight);
-      for (std::size_t s = 0; s < statistics.size(); ++s) {
-        // A resample without any value of one arm (tiny inputs) says nothing: the estimate stands.
-        result.draw[s][static_cast<std::size_t>(r)] =
-            total_off == 0 || total_on == 0
-                ? result.estimate[s]
-                : std::log(b.Resampled(s, weight, total_on) / a.Resampled(s, weight, total_off));
+      for (std::size_t i = 0; i < questions.size(); ++i) {
+        const std::int64_t total_off = off[i].Total(weight), total_on = on[i].Total(weight);
+        for (std::size_t s = 0; s < results[i].draw.size(); ++s) {
+          // A resample without any value of one arm (tiny inputs) says nothing: the estimate
+          // stands.
+          results[i].draw[s][static_cast<std::size_t>(r)] =
+              total_off == 0 || total_on == 0 ? results[i].estimate[s]
+                                              : std::log(on[i].Resampled(s, weight, total_on) /
+                                                         off[i].Resampled(s, weight, total_off));
+        }
       }
     }
   });
-  for (std::vector<double>& draws : result.draw) {
-    result.standard_error.push_back(StandardDeviation(draws));
+  for (RatioDraws& result : results) {
+    for (const std::vector<double>& draws : result.draw) {
+      result.standard_error.push_back(StandardDeviation(draws));
+    }
   }
-  return result;
+  return results;
 }
 
 double CriticalValue(double units, double confidence) {

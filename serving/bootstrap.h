@@ -49,6 +49,15 @@ RatioDraws BootstrapLogRatios(const ArmValues& off, const ArmValues& on, const U
                               std::span<const double> statistics, std::uint64_t seed,
                               int resamples);
 
+// The same for several pairs of arms on one plan: every resample's weights are drawn once.
+struct RatioQuestion {
+  const ArmValues* off = nullptr;
+  const ArmValues* on = nullptr;
+  std::vector<double> statistics;
+};
+std::vector<RatioDraws> BootstrapLogRatios(const std::vector<RatioQuestion>& questions,
+                                           const UnitPlan& plan, std::uint64_t seed, int resamples);
+
 // Expanded percentile interval (Hesterberg 2015, The American Statistician 69(4), 3.3 and 5.3): the
 // percentile levels Phi(-sqrt(k/(k-1)) t_{k-1}) correct the narrowness with k units.
 Interval ExpandedPercentileInterval(std::span<const double> draws, double units,

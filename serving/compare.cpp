@@ -109,25 +109,22 @@ std::string WhySuppressed(const Sample& sample, double q) {
   return fmt::format("{} requests, {} needed", n, need);
 }
 
-// All statistics of one metric on one population.
-std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool, Metric metric,
-                                  Population population, const std::vector<double>& quantiles,
-                                  std::uint64_t seed, int resamples, RatioDraws* keep) {
-  const Sample sample = SampleOf(input, pool, metric, population);
+struct Question {
+  Metric metric;
+  std::vector<double> quantiles;
+};
+
+// All statistics of one metric on one population, from its draws of the estimable quantiles.
+std::vector<MetricResult> Summarise(const Pool& pool, const Question& question,
+                                    Population population, const Sample& sample,
+                                    const std::vector<double>& estimable, const RatioDraws& draws) {
+  const Metric metric = question.metric;
   const bool paired = population != Population::kAll;
   const UnitPlan& plan = paired ? pool.pair_units.plan : pool.all_units.plan;
-  std::vector<double> estimable;
-  for (const double q : quantiles) {
-    if (WhySuppressed(sample, q).empty()) estimable.push_back(q);
-  }
-  RatioDraws draws;
-  if (!estimable.empty()) {
-    draws = BootstrapLogRatios(sample.off, sample.on, plan, estimable, seed, resamples);
-  }
   std::optional<HodgesLehmann> typical;
   if (paired && !estimable.empty()) typical = PairedShift(sample.effects);
   std::vector<MetricResult> results;
-  for (const double q : quantiles) {
+  for (const double q : question.quantiles) {
     MetricResult r;
     r.statistic = {metric, q};
     r.population = kPopulationNames[static_cast<std::size_t>(population)];
@@ -163,7 +160,34 @@ std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool, M
     const std::optional<MannWhitney> unpaired = CompareUnpaired(x, y);
     for (MetricResult& r : results) r.unpaired = unpaired;
   }
-  if (keep != nullptr) *keep = std::move(draws);
+  return results;
+}
+
+// Several metrics on one population share the resamples.
+std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool,
+                                  Population population, const std::vector<Question>& questions,
+                                  std::uint64_t seed, int resamples) {
+  std::vector<Sample> samples;
+  for (const Question& question : questions) {
+    samples.push_back(SampleOf(input, pool, question.metric, population));
+  }
+  std::vector<RatioQuestion> ratios;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    ratios.push_back({&samples[i].off, &samples[i].on, {}});
+    for (const double q : questions[i].quantiles) {
+      if (WhySuppressed(samples[i], q).empty()) ratios.back().statistics.push_back(q);
+    }
+  }
+  const UnitPlan& plan =
+      population == Population::kAll ? pool.all_units.plan : pool.pair_units.plan;
+  const std::vector<RatioDraws> draws = BootstrapLogRatios(ratios, plan, seed, resamples);
+  std::vector<MetricResult> results;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    for (MetricResult& r :
+         Summarise(pool, questions[i], population, samples[i], ratios[i].statistics, draws[i])) {
+      results.push_back(std::move(r));
+    }
+  }
   return results;
 }
 
@@ -368,8 +392,8 @@ void SetFloor(const CompareInput& input, Comparison& comparison) {
     const Pool pool = MakePool(control);
     const Statistic primary = comparison.options.primary;
     std::vector<MetricResult> results =
-        Analyse(control, pool, primary.metric, pool.paired ? Population::kBoth : Population::kAll,
-                {primary.q}, comparison.seed, comparison.options.resamples / 2, nullptr);
+        Analyse(control, pool, pool.paired ? Population::kBoth : Population::kAll,
+                {{primary.metric, {primary.q}}}, comparison.seed, comparison.options.resamples / 2);
     if (results[0].suppressed.empty()) {
       const Interval& i = *results[0].effect_interval;
       comparison.floor = std::abs(results[0].effect) + 0.5 * (i.high - i.low);
@@ -452,9 +476,9 @@ GateEvidence MakeEvidence(const CompareInput& input, const Pool& pool,
 void AddMetrics(const CompareInput& input, const Pool& pool, Comparison& comparison) {
   const CompareOptions& options = comparison.options;
   const Population decisive = pool.paired ? Population::kBoth : Population::kAll;
-  const auto analyse = [&](Metric metric, Population population, std::vector<double> quantiles) {
-    for (MetricResult& r : Analyse(input, pool, metric, population, quantiles, comparison.seed,
-                                   options.resamples, nullptr)) {
+  const auto analyse = [&](Population population, const std::vector<Question>& questions) {
+    for (MetricResult& r :
+         Analyse(input, pool, population, questions, comparison.seed, options.resamples)) {
       comparison.metrics.push_back(std::move(r));
     }
   };
@@ -463,10 +487,15 @@ void AddMetrics(const CompareInput& input, const Pool& pool, Comparison& compari
   for (const double q : {0.5, 0.9, 0.95, 0.99}) {
     if (q != options.primary.q) family.push_back(q);
   }
-  analyse(options.primary.metric, decisive, family);
+  std::vector<Question> questions{{options.primary.metric, family}};
+  for (const Metric metric :
+       {Metric::kE2eNormIntvty, Metric::kIntvty, Metric::kTtft, Metric::kE2el}) {
+    if (metric != options.primary.metric) questions.push_back({metric, {0.5, 0.9, 0.95}});
+  }
+  analyse(decisive, questions);
   std::vector<double> main{options.primary.q};
   if (options.primary.q != 0.5) main.push_back(0.5);
-  if (pool.paired) analyse(options.primary.metric, Population::kAll, main);
+  if (pool.paired) analyse(Population::kAll, {{options.primary.metric, main}});
   bool unequal = false;
   for (std::size_t k = 0; k < input.rounds.size() && pool.paired; ++k) {
     for (const RequestPair& pair : pool.pairings[k].both) {
@@ -474,13 +503,7 @@ void AddMetrics(const CompareInput& input, const Pool& pool, Comparison& compari
                                input.rounds[k].on.requests[pair.on].osl;
     }
   }
-  if (unequal) {
-    analyse(options.primary.metric, Population::kBothEqualOutput, main);
-  }
-  for (const Metric metric :
-       {Metric::kE2eNormIntvty, Metric::kIntvty, Metric::kTtft, Metric::kE2el}) {
-    if (metric != options.primary.metric) analyse(metric, decisive, {0.5, 0.9, 0.95});
-  }
+  if (unequal) analyse(Population::kBothEqualOutput, {{options.primary.metric, main}});
   // Every other decisive-population statistic is a secondary.
   std::vector<double> p;
   std::vector<MetricResult*> secondary;
