@@ -49,7 +49,7 @@ class Readers : public testing::Test {
 std::string AiperfLine(int turn, const std::string& phase = "\"benchmark_phase\":\"profiling\"",
                        const std::string& extra = "") {
   return R"({"metadata":{"conversation_id":"c","turn_index":)" + std::to_string(turn) + "," +
-         phase + R"(,"request_start_ns":)" + std::to_string(1000000000 * (turn + 1)) +
+         phase + R"(,"request_start_ns":)" + std::to_string(1000000000LL * (turn + 1)) +
          R"(},"metrics":{"request_latency":{"value":2000,"unit":"ms"},"time_to_first_token":)" +
          R"({"value":0.5,"unit":"s"},"input_sequence_length":{"value":100,"unit":"tokens"},)" +
          R"("output_sequence_length":{"value":4,"unit":"tokens"}})" + extra + "}\n";

@@ -289,7 +289,7 @@ TEST(Verdicts, UnpairedWithoutKeys) {
 
 constexpr int kTrials =
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    20;
+    100;
 #else
     240;
 #endif
