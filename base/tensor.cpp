@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -168,6 +169,22 @@ std::size_t Bundle::bytes() const {
   std::size_t total = 0;
   for (const Tensor& tensor : tensors_) total += tensor.bytes();
   return total;
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> Bundle::TouchedParts(const Tensor& tensor) const {
+  if (fd() < 0) return {{0, tensor.bytes()}};
+  const off_t begin = tensor.data - arena_->base;
+  const off_t end = begin + static_cast<off_t>(tensor.bytes());
+  std::vector<std::pair<std::size_t, std::size_t>> parts;
+  for (off_t at = begin; at < end;) {
+    const off_t data = lseek(fd(), at, SEEK_DATA);  // ENXIO: only a hole is left
+    if (data < 0 || data >= end) break;
+    const off_t hole = std::min(lseek(fd(), data, SEEK_HOLE), end);
+    if (hole <= data) break;
+    parts.emplace_back(data - begin, hole - begin);
+    at = hole;
+  }
+  return parts;
 }
 
 void Bundle::Poison() {

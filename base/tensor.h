@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -85,6 +86,11 @@ class Bundle {
   std::vector<TensorLayout> layouts() const;
   std::size_t bytes() const;  // payload, without red zones
   int fd() const { return arena_ ? arena_->fd : -1; }
+
+  // The parts of a tensor of this bundle that were ever touched, as [first, last) byte offsets into
+  // it; the rest are holes of the shared-memory file, which read as zeros. Private memory counts as
+  // touched.
+  std::vector<std::pair<std::size_t, std::size_t>> TouchedParts(const Tensor& tensor) const;
 
   // Fills every tensor with a NaN pattern (0xFF bytes; integers: 0x7F).
   void Poison();

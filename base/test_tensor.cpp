@@ -147,6 +147,18 @@ TEST(Bundle, SharedMemoryIsSeenByTheOtherProcess) {
   EXPECT_EQ(bundle.CheckRedZones(), "tensor 'empty': byte 0 behind its end was overwritten");
 }
 
+TEST(Bundle, HolesOfSharedMemoryStayUntouched) {
+  const Bundle shared =
+      Bundle::AllocateShared({{"a", DType::kU8, {100}}, {"pool", DType::kU8, {1LL << 36}}});
+  const Tensor& pool = shared["pool"];
+  EXPECT_TRUE(shared.TouchedParts(pool).empty());
+  pool.data[(1LL << 35) + 5000] = std::byte{1};
+  using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
+  EXPECT_EQ(shared.TouchedParts(pool), (Parts{{(1ULL << 35) + 4096, (1ULL << 35) + 8192}}));
+  const Bundle own = Bundle::Allocate({{"a", DType::kU8, {100}}});
+  EXPECT_EQ(own.TouchedParts(own["a"]), (Parts{{0, 100}}));
+}
+
 TEST(Bundle, MovesAndCopiesKeepTheMemory) {
   Bundle original = Bundle::Allocate(kLayouts);
   std::byte* data = original["a"].data;

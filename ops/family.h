@@ -95,6 +95,8 @@ struct StateRule {
 struct OutputPolicy {
   std::vector<Grade> grades;  // strictest first; empty = bit equality (`exact`)
   StateRule state;
+  // No element rule: Family::row_checks alone judges this output (selections with near ties).
+  bool judged_by_checks = false;
   double slice_rel_l2 = 5e-3;  // norm2(x - r) / norm2(r) per slice; 0 = not checked
   int min_slice_rows = 16;     // slices with fewer sampled rows are pooled (not in full checks)
   // Slice of a row, e.g. (batch, head) or (sequence, head). Null = the whole tensor is one slice.
@@ -148,6 +150,10 @@ struct Family {
   void (*validate_inputs)(const Problem&, const Bundle& inputs) = nullptr;
   // Layouts of the inputs that this problem's variant has (optional ones left out when absent).
   std::vector<TensorLayout> (*input_layouts)(const Problem&) = nullptr;
+  // Memory that the inputs really take: tensors start as holes that read as zeros, and a generator
+  // need not touch what no kernel may read (weights of idle experts, a pool around the live pages).
+  // Null = all of them.
+  std::size_t (*resident_bytes)(const Problem&) = nullptr;
   // Fills every tensor of `inputs`; the same key gives the same bits on every machine.
   void (*generate)(const Problem&, std::uint64_t key, Bundle& inputs) = nullptr;
   Cost (*cost)(const Problem&, const Bundle& inputs) = nullptr;
@@ -158,6 +164,11 @@ struct Family {
   std::vector<ExpectedRows> (*reference)(const Problem&, const Bundle& inputs, const RowLists& rows,
                                          SumOrder order) = nullptr;
   std::vector<OutputPolicy> (*policies)(const Problem&) = nullptr;  // one per output
+  // Optional checks of the sampled rows that no element rule can express, e.g. ids that form a set
+  // with a near-tie band; may be null. `expected` is what `reference` gave for `rows`.
+  std::vector<Finding> (*row_checks)(const Problem&, const Bundle& inputs, const Bundle& outputs,
+                                     const RowLists& rows,
+                                     const std::vector<ExpectedRows>& expected) = nullptr;
   // Optional whole-output checks beyond rows; may be null.
   std::vector<Finding> (*whole_checks)(const Problem&, const Bundle& inputs, const Bundle& outputs,
                                        std::uint64_t seed) = nullptr;

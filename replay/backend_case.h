@@ -53,6 +53,7 @@ class BackendCase {
   void Fail(Status status, const std::string& sub, const std::string& reason);
   void MergeVerdict(const Verdict& verdict);
   double SeriesBudget() const;
+  bool OneRunTakesTheBudget() const;
 
   const PlannedCase& planned_;
   ContentSets& sets_;

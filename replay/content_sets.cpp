@@ -1,5 +1,8 @@
 #include "replay/content_sets.h"
 
+#include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "io/sha256.h"
@@ -10,13 +13,64 @@
 
 namespace assay {
 
-std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle) {
+namespace {
+
+// Memory pages and tensors are aligned to this, see base/tensor.h.
+constexpr std::size_t kPage = 4096;
+
+bool AllZero(std::span<const std::byte> bytes) {
+  return bytes[0] == std::byte{0} && std::memcmp(&bytes[0], &bytes[1], bytes.size() - 1) == 0;
+}
+
+// Feeds (offset, bytes) of every page that is not all zero to `hash`. A hole that somebody merely
+// read has become a page of zeros, and that is no change.
+template <class Hash>
+void UpdateWithContent(const Bundle& bundle, const Tensor& tensor, Hash&& update) {
+  for (const auto& [first, last] : bundle.TouchedParts(tensor)) {
+    for (std::size_t at = first; at < last; at += kPage) {
+      const std::span<const std::byte> page(tensor.data + at, std::min(kPage, last - at));
+      if (AllZero(page)) continue;
+      const auto offset = static_cast<std::uint64_t>(at);
+      update(std::as_bytes(std::span(&offset, 1)));
+      update(page);
+    }
+  }
+}
+
+#ifdef ASSAY_HAVE_XXHASH
+std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  UpdateWithContent(bundle, tensor, [&](std::span<const std::byte> bytes) {
+    XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
+  });
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  return {reinterpret_cast<const char*>(&hash), sizeof hash};
+}
+#else
+std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
+  Sha256 hash;
+  UpdateWithContent(bundle, tensor, [&](std::span<const std::byte> bytes) { hash.Update(bytes); });
+  return Hex(hash.Finish());
+}
+#endif
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle, bool sparse) {
   std::vector<std::pair<std::string, std::string>> hashes;
   for (const Tensor& tensor : bundle.tensors()) {
     Sha256 hash;
     hash.Update(DTypeName(tensor.dtype));
     hash.Update(ShapeText(tensor.shape));
-    hash.Update(std::span<const std::byte>(tensor.data, tensor.bytes()));
+    if (sparse) {
+      hash.Update("sparse");
+      UpdateWithContent(bundle, tensor,
+                        [&](std::span<const std::byte> part) { hash.Update(part); });
+    } else {
+      hash.Update(std::span<const std::byte>(tensor.data, tensor.bytes()));
+    }
     hashes.emplace_back(tensor.name, Hex(hash.Finish()));
   }
   return hashes;
@@ -24,14 +78,7 @@ std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundl
 
 std::vector<std::string> ChangeMarks(const Bundle& bundle) {
   std::vector<std::string> marks;
-  for (const Tensor& tensor : bundle.tensors()) {
-#ifdef ASSAY_HAVE_XXHASH
-    const XXH128_hash_t hash = XXH3_128bits(tensor.data, tensor.bytes());
-    marks.emplace_back(reinterpret_cast<const char*>(&hash), sizeof hash);
-#else
-    marks.push_back(Sha256Hex(std::span<const std::byte>(tensor.data, tensor.bytes())));
-#endif
-  }
+  for (const Tensor& tensor : bundle.tensors()) marks.push_back(ChangeMark(bundle, tensor));
   return marks;
 }
 
@@ -43,8 +90,10 @@ ContentSets::ContentSets(const Family& family, Problem problem, std::string cont
       first_set_(first_set) {}
 
 std::size_t ContentSets::bytes_per_set() const {
-  return Bundle::ArenaBytes(family_.input_layouts(problem_)) +
-         Bundle::ArenaBytes(OutputLayouts(family_, problem_));
+  const std::size_t inputs = family_.resident_bytes != nullptr
+                                 ? family_.resident_bytes(problem_)
+                                 : Bundle::ArenaBytes(family_.input_layouts(problem_));
+  return inputs + Bundle::ArenaBytes(OutputLayouts(family_, problem_));
 }
 
 void ContentSets::Fill(ContentSet& set) { family_.generate(problem_, set.key, set.inputs); }

@@ -40,7 +40,7 @@ class ContentSets {
   const Family& family() const { return family_; }
   const Problem& problem() const { return problem_; }
 
-  // Bytes of one set: inputs and outputs with their red zones.
+  // Memory of one set: inputs (their resident part) and outputs with their red zones.
   std::size_t bytes_per_set() const;
 
   // Makes set `index` on first use (generates, validates, hashes, computes the reference). Throws
@@ -64,8 +64,11 @@ class ContentSets {
   std::vector<std::unique_ptr<ContentSet>> sets_;
 };
 
-// SHA-256 over dtype, shape and bytes of every tensor: identity, for results.
-std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle);
+// SHA-256 over dtype, shape and bytes of every tensor: identity, for results. `sparse`: for
+// families whose inputs have holes, over the word "sparse" and (offset, bytes) of the pages that
+// are not zero in place of all bytes.
+std::vector<std::pair<std::string, std::string>> HashTensors(const Bundle& bundle,
+                                                             bool sparse = false);
 
 // Did these bytes change within this run? 128-bit XXH3 per tensor where libxxhash was found (some
 // 10 GB/s), SHA-256 otherwise. Never stored.

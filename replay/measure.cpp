@@ -64,7 +64,11 @@ __attribute__((target("clflushopt"))) void FlushLines(const std::byte* data, std
 void EvictFromCaches(const Bundle& bundle) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("clflushopt")) {
-    for (const Tensor& tensor : bundle.tensors()) FlushLines(tensor.data, tensor.bytes());
+    for (const Tensor& tensor : bundle.tensors()) {
+      for (const auto& [first, last] : bundle.TouchedParts(tensor)) {
+        FlushLines(tensor.data + first, last - first);
+      }
+    }
     return;
   }
 #endif

@@ -29,10 +29,11 @@ constexpr std::array kStatuses = {
     StatusRow{Status::kInvalidRecord, "invalid_record"},
 };
 
-// From tight to loose: bit equality, the fp32 rule, the rules of our own kernels, the recorded
-// tolerance, its two widenings for low-precision intermediates, the norms-only rule of states.
-constexpr std::array<std::string_view, 7> kGradesByLooseness = {
-    "exact", "fp32", "strict", "captured", "flash", "chunk", "gdn_state"};
+// From tight to loose: bit equality, a family's own checks (sets with near ties), the fp32 rule,
+// the rules of our own kernels, the recorded tolerance, its two widenings for low-precision
+// intermediates, the norms-only rule of states.
+constexpr std::array<std::string_view, 8> kGradesByLooseness = {
+    "exact", "checks", "fp32", "strict", "captured", "flash", "chunk", "gdn_state"};
 
 std::size_t Looseness(std::string_view grade) {
   const auto it = std::find(kGradesByLooseness.begin(), kGradesByLooseness.end(), grade);

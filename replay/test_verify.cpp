@@ -30,7 +30,7 @@ struct Toy {
   double input = 1;           // the one element of the only input
   double reverse_offset = 0;  // what the other summation order adds
   OutputPolicy policy;
-  std::vector<Finding> findings;
+  std::vector<Finding> findings, row_findings;
 };
 Toy toy;
 
@@ -68,6 +68,10 @@ Family ToyFamily(DType dtype) {
     family.whole_checks = [](const Problem&, const Bundle&, const Bundle&, std::uint64_t) {
       return toy.findings;
     };
+  }
+  if (!toy.row_findings.empty()) {
+    family.row_checks = [](const Problem&, const Bundle&, const Bundle&, const RowLists&,
+                           const std::vector<ExpectedRows>&) { return toy.row_findings; };
   }
   return family;
 }
@@ -408,6 +412,24 @@ TEST(Findings, FailedWholeChecksReject) {
   EXPECT_EQ(verdict.correctness.findings.size(), 2u);
   toy.findings.pop_back();
   EXPECT_TRUE(Judge({1}).passed());
+}
+
+TEST(Findings, RowChecksAloneJudgeAnOutputThatIsLeftToThem) {
+  OneRow({1}, {});
+  toy.policy.judged_by_checks = true;
+  toy.row_findings = {{"near_tie_rows", true, 1, 2, ""}};
+  const Verdict accepted = Judge({7});  // no element rule applies
+  EXPECT_TRUE(accepted.passed());
+  EXPECT_EQ(accepted.correctness.grade(), "checks");
+  EXPECT_EQ(accepted.correctness.outputs[0].rows_checked, 1);
+  ASSERT_EQ(accepted.correctness.findings.size(), 1u);
+  EXPECT_EQ(accepted.correctness.findings[0].measured, 1);
+  toy.row_findings[0] = {"near_tie_rows", false, 3, 2, "3 rows"};
+  toy.findings = {{"whole", false, 1, 0, "later"}};
+  const Verdict rejected = Judge({7});
+  EXPECT_EQ(rejected.status, Status::kIncorrect);
+  EXPECT_EQ(rejected.reason, "near_tie_rows: 3 rows");
+  EXPECT_EQ(rejected.correctness.findings.size(), 2u);
 }
 
 TEST(InvalidReference, OrdersOfSummationDisagree) {

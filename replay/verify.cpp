@@ -118,7 +118,9 @@ class OutputJudge {
     check_.output = tensor_.name;
     check_.rows_checked = static_cast<std::int64_t>(rows.size());
     check_.rows_total = rows_total;
-    for (std::size_t r = 0; r < rows.size(); ++r) AddRow(rows[r], r, expected);
+    if (!policy_.judged_by_checks) {
+      for (std::size_t r = 0; r < rows.size(); ++r) AddRow(rows[r], r, expected);
+    }
     Decide(check_.rows_checked == rows_total);
     return check_;
   }
@@ -173,6 +175,10 @@ class OutputJudge {
   }
 
   void Decide(bool full) {
+    if (policy_.judged_by_checks) {
+      check_.grade = "checks";
+      return;
+    }
     const std::string slice_problem = CheckSlices(full);
     std::size_t judging = grades_.size() - 1;
     bool met = false;
@@ -419,6 +425,26 @@ std::string LayoutProblem(const Family& family, const Problem& problem, const Bu
   return "";
 }
 
+// The checks beyond elements; the first that fails becomes the reason.
+void AddFindings(const Family& family, const Problem& problem, const Bundle& inputs,
+                 const Bundle& outputs, const Expected& expected, std::uint64_t seed,
+                 Verdict& verdict) {
+  std::vector<Finding>& findings = verdict.correctness.findings;
+  if (family.row_checks != nullptr) {
+    findings = family.row_checks(problem, inputs, outputs, expected.rows, expected.outputs);
+  }
+  if (family.whole_checks != nullptr) {
+    for (Finding& finding : family.whole_checks(problem, inputs, outputs, seed)) {
+      findings.push_back(std::move(finding));
+    }
+  }
+  for (const Finding& finding : findings) {
+    if (!finding.passed && verdict.reason.empty()) {
+      verdict.reason = finding.name + ": " + finding.detail;
+    }
+  }
+}
+
 }  // namespace
 
 double ElementAsDouble(const Tensor& tensor, std::int64_t index) {
@@ -503,14 +529,7 @@ Verdict Verify(const Family& family, const Problem& problem, const Bundle& input
   verdict.correctness.share_checked =
       total == 0 ? 1 : static_cast<double>(checked) / static_cast<double>(total);
   if (elements == 0) verdict.flags.push_back("empty");
-  if (family.whole_checks != nullptr) {
-    verdict.correctness.findings = family.whole_checks(problem, inputs, outputs, seed);
-    for (const Finding& finding : verdict.correctness.findings) {
-      if (!finding.passed && verdict.reason.empty()) {
-        verdict.reason = finding.name + ": " + finding.detail;
-      }
-    }
-  }
+  AddFindings(family, problem, inputs, outputs, expected, seed, verdict);
   if (!verdict.reason.empty()) {
     verdict.status = Status::kIncorrect;
     verdict.sub = "numerical";
