@@ -24,7 +24,7 @@ namespace {
 constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 
 struct RunFlags {
-  std::string suite = "smoke", ledger, html;
+  std::string suite = "smoke", ledger, html, variant;
   std::vector<std::string> definitions, families, models, uuids;
   bool resume = false, json = false, no_timing = false;
   RunOptions run;
@@ -93,6 +93,23 @@ void Filter(Suite& suite, const RunFlags& flags) {
   }
 }
 
+// Other inputs make another workload: its uuid tells, so that ledgers and --resume do too. The
+// content key stays, so that equal parts of the content stay equal.
+void UseVariant(Suite& suite, const std::string& variant) {
+  std::erase_if(suite.workloads, [&](const Workload& w) {
+    const Family* family = BuiltInRegistry().FindDefinition(w.definition).family;
+    return family == nullptr || !Matches(family->variants, variant);
+  });
+  if (suite.workloads.empty()) {
+    BadInput(fmt::format("--variant {}: no operator family of the workloads left has it", variant));
+  }
+  for (Workload& w : suite.workloads) {
+    if (w.content_id.empty()) w.content_id = w.uuid;
+    w.uuid += "@" + variant;
+    w.variant = variant;
+  }
+}
+
 Suite LoadFiltered(const RunFlags& flags) {
   Suite suite = LoadSuite(SuitePath(flags.suite), BuiltInRegistry());
   for (const SuiteProblem& problem : suite.problems) {
@@ -100,6 +117,7 @@ Suite LoadFiltered(const RunFlags& flags) {
                problem.message);
   }
   Filter(suite, flags);
+  if (!flags.variant.empty()) UseVariant(suite, flags.variant);
   return suite;
 }
 
@@ -248,6 +266,8 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   list("--family", flags->families, "Only these operator families");
   list("--model", flags->models, "Only workloads captured from these models");
   list("--uuid", flags->uuids, "Only these workloads (a prefix is enough)");
+  command->add_option("--variant", flags->variant,
+                      "Inputs of this generator variant, for the operator families that have it");
   list("--backend", flags->run.backends, "Only these backends; default: all that are built in");
   command->add_option("--seed", flags->run.seed, "Number of the first input content set");
   command->add_option("--threads", flags->run.threads, "Threads per worker; 0 = all cores")
@@ -270,6 +290,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  assay run --suite smoke --html report.html\n"
       "  assay run --suite serving --family gdn_decode,gdn_prefill --budget 2 --resume\n"
+      "  assay run --suite serving --variant original_address --no-timing\n"
       "  assay run --suite mine.jsonl --backend cpu --json");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

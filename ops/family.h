@@ -132,8 +132,14 @@ struct Mutant {
   std::function<void(const Problem&, const Bundle& inputs, Bundle& outputs)> run;
   // False where the mistake changes nothing (no image block, no prefix, ...). Null = always wrong.
   bool (*applies)(const Problem&) = nullptr;
+  // The generator variant whose content shows the mistake (exact ties, addresses past 2^32, ...);
+  // empty = any content does.
+  std::string variant = "";
 
-  bool Applies(const Problem& problem) const { return applies == nullptr || applies(problem); }
+  bool Applies(const Problem& problem) const {
+    return (variant.empty() || variant == problem.variant) &&
+           (applies == nullptr || applies(problem));
+  }
 };
 
 struct Family {

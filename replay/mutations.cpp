@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "replay/verify.h"
@@ -62,14 +63,12 @@ Bundle MakeInputs(const Family& family, const Problem& problem, const std::strin
   return inputs;
 }
 
-Lab MakeLab(const Family& family, const Workload& workload) {
-  Problem problem = MakeProblem(family, workload.definition, workload.axes, workload.attributes,
-                                workload.variant);
+Lab MakeLab(const Family& family, const Workload& workload, const Problem& problem) {
   Bundle inputs = MakeInputs(family, problem, workload.uuid, 0);
   Bundle right = Bundle::Allocate(OutputLayouts(family, problem));
   Bundle outputs = Bundle::Allocate(OutputLayouts(family, problem));
   Expected expected = ComputeExpected(family, problem, inputs, 1);
-  return {family, workload, std::move(problem), inputs, right, outputs, std::move(expected)};
+  return {family, workload, problem, inputs, right, outputs, std::move(expected)};
 }
 
 // A right output must pass first: a verification that rejects everything kills nothing.
@@ -84,23 +83,89 @@ void RequireRightOutputPasses(Lab& lab) {
            " backend is rejected: " + control.reason);
 }
 
-// Mistakes that need no knowledge of the operator. All but the first start from a right output.
-void TryGenericMutants(Lab& lab, std::vector<MutantOutcome>& outcomes) {
-  MapElements(lab.outputs, [](double) { return 0.0; });
-  outcomes.push_back(lab.Judge("zeros", "writes zeros"));
-  CopyOutputs(lab.right, lab.outputs);
-  MapElements(lab.outputs, [](double x) { return 1.01 * x; });
-  outcomes.push_back(lab.Judge("scaled_by_1.01", "every output element is 1 % too large"));
-  CopyOutputs(lab.right, lab.outputs);
-  const TensorSpec& first = lab.family.outputs.front();
-  if (RowCount(first, lab.problem) > 1) {
-    RotateRows(first, lab.problem, lab.outputs.tensors()[0]);
-    outcomes.push_back(lab.Judge("rows_rotated", "every row holds its successor's result"));
+// A mistake that needs no knowledge of the operator. It starts from a right output, except
+// "previous_content".
+struct GenericMutant {
+  const char* name;
+  const char* mistake;
+  bool (*applies)(const Family& family, const Problem& problem);
+  void (*apply)(Lab& lab);
+};
+
+bool Always(const Family&, const Problem&) { return true; }
+
+bool HasFloatOutput(const Family& family, const Problem&) {
+  return std::any_of(family.outputs.begin(), family.outputs.end(),
+                     [](const TensorSpec& spec) { return IsFloat(spec.dtype); });
+}
+
+bool HasTwoRows(const Family& family, const Problem& problem) {
+  return RowCount(family.outputs.front(), problem) > 1;
+}
+
+constexpr GenericMutant kGenericMutants[] = {
+    {"zeros", "writes zeros", Always,
+     [](Lab& lab) {
+       for (Tensor& tensor : lab.outputs.tensors()) std::memset(tensor.data, 0, tensor.bytes());
+     }},
+    {"scaled_by_1.01", "every output element is 1 % too large", HasFloatOutput,
+     [](Lab& lab) { MapElements(lab.outputs, [](double x) { return 1.01 * x; }); }},
+    {"rows_rotated", "every row holds its successor's result", HasTwoRows,
+     [](Lab& lab) {
+       RotateRows(lab.family.outputs.front(), lab.problem, lab.outputs.tensors()[0]);
+     }},
+    {"previous_content", "returns the result of other input content", Always,
+     [](Lab& lab) {
+       lab.outputs.Poison();
+       lab.family.backends.front().run(
+           lab.problem, MakeInputs(lab.family, lab.problem, lab.workload.uuid, 1), lab.outputs, {});
+     }},
+};
+
+bool SameOutputs(const Bundle& a, const Bundle& b) {
+  for (std::size_t t = 0; t < a.tensors().size(); ++t) {
+    if (std::memcmp(a.tensors()[t].data, b.tensors()[t].data, a.tensors()[t].bytes()) != 0) {
+      return false;
+    }
   }
-  lab.outputs.Poison();
-  lab.family.backends.front().run(
-      lab.problem, MakeInputs(lab.family, lab.problem, lab.workload.uuid, 1), lab.outputs, {});
-  outcomes.push_back(lab.Judge("previous_content", "returns the result of other input content"));
+  return true;
+}
+
+// Judges the mistakes that change something here (the ids of a short list do not depend on the
+// content) and takes them off `pending`.
+void TryGenericMutants(Lab& lab, std::vector<const GenericMutant*>& pending,
+                       std::vector<MutantOutcome>& outcomes) {
+  std::erase_if(pending, [&](const GenericMutant* mutant) {
+    if (!mutant->applies(lab.family, lab.problem)) return false;
+    CopyOutputs(lab.right, lab.outputs);
+    mutant->apply(lab);
+    if (SameOutputs(lab.right, lab.outputs)) return false;
+    outcomes.push_back(lab.Judge(mutant->name, mutant->mistake));
+    return true;
+  });
+}
+
+// The family's mutants that show on this workload, with the variant of inputs that they want.
+void TryFamilyMutants(const Family& family, const Workload& workload, const std::string& variant,
+                      std::vector<const GenericMutant*>& generic,
+                      std::vector<const Mutant*>& pending, std::vector<MutantOutcome>& outcomes) {
+  const Problem problem =
+      MakeProblem(family, workload.definition, workload.axes, workload.attributes, variant);
+  const auto applies = [&](const Mutant* mutant) { return mutant->Applies(problem); };
+  const bool any_generic =
+      std::any_of(generic.begin(), generic.end(),
+                  [&](const GenericMutant* mutant) { return mutant->applies(family, problem); });
+  if (!any_generic && std::none_of(pending.begin(), pending.end(), applies)) return;
+  Lab lab = MakeLab(family, workload, problem);
+  RequireRightOutputPasses(lab);
+  TryGenericMutants(lab, generic, outcomes);
+  for (const Mutant* mutant : pending) {
+    if (!applies(mutant)) continue;
+    lab.outputs.Poison();
+    mutant->run(lab.problem, lab.inputs, lab.outputs);
+    outcomes.push_back(lab.Judge(mutant->name, mutant->mistake));
+  }
+  std::erase_if(pending, applies);
 }
 
 }  // namespace
@@ -108,25 +173,22 @@ void TryGenericMutants(Lab& lab, std::vector<MutantOutcome>& outcomes) {
 std::vector<MutantOutcome> TryMutants(const Family& family,
                                       std::span<const Workload* const> workloads) {
   std::vector<MutantOutcome> outcomes;
+  std::vector<const GenericMutant*> generic;
+  for (const GenericMutant& mutant : kGenericMutants) generic.push_back(&mutant);
   std::vector<const Mutant*> pending;
-  for (const Mutant& mutant : family.mutants) pending.push_back(&mutant);
+  std::set<std::string> variants = {""};
+  for (const Mutant& mutant : family.mutants) {
+    pending.push_back(&mutant);
+    variants.insert(mutant.variant);
+  }
   for (const Workload* workload : workloads) {
-    const bool first = workload == workloads.front();
-    if (!first && pending.empty()) break;
-    const Problem problem = MakeProblem(family, workload->definition, workload->axes,
-                                        workload->attributes, workload->variant);
-    const auto applies = [&](const Mutant* mutant) { return mutant->Applies(problem); };
-    if (!first && std::none_of(pending.begin(), pending.end(), applies)) continue;
-    Lab lab = MakeLab(family, *workload);
-    RequireRightOutputPasses(lab);
-    if (first) TryGenericMutants(lab, outcomes);
-    for (const Mutant* mutant : pending) {
-      if (!applies(mutant)) continue;
-      lab.outputs.Poison();
-      mutant->run(lab.problem, lab.inputs, lab.outputs);
-      outcomes.push_back(lab.Judge(mutant->name, mutant->mistake));
+    for (const std::string& variant : variants) {  // the default, "", comes first
+      const bool own = variant.empty();
+      std::vector<const GenericMutant*> none;
+      TryFamilyMutants(family, *workload, own ? workload->variant : variant, own ? generic : none,
+                       pending, outcomes);
     }
-    std::erase_if(pending, applies);
+    if (pending.empty() && generic.empty()) break;
   }
   return outcomes;
 }

@@ -20,8 +20,9 @@ struct MutantOutcome {
 // Runs every mutant of the family, and the mutants that fit any operator (zeros, output scaled by
 // 1.01, rows rotated, output of the previous content set), under the verification that `assay run`
 // uses by default. `workloads` are of one definition, cheapest first: a mutant runs on the first
-// one where its mistake changes anything; one that applies nowhere is left out. Throws kInput when
-// a workload is not runnable or the unmutated backend is rejected on it.
+// one where its mistake changes anything, with the generator variant that the mutant asks for; one
+// that applies nowhere is left out. Throws kInput when a workload is not runnable or the unmutated
+// backend is rejected on it.
 std::vector<MutantOutcome> TryMutants(const Family& family,
                                       std::span<const Workload* const> workloads);
 

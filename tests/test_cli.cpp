@@ -117,6 +117,16 @@ TEST_F(Cli, FiltersThatMatchNothingAreRefused) {
   EXPECT_THAT(RunSuite("no-such-suite").err, HasSubstr("smoke"));
 }
 
+TEST_F(Cli, VariantsMakeOtherWorkloads) {
+  const std::string suite = folder_.Write("one.jsonl", DecodeLine("u-1", 4));
+  const CliResult run = RunSuite(suite, {"--no-timing", "--json", "--variant", "zero_key"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out).at("cases").at(0).at("uuid"), "u-1@zero_key");
+  const CliResult none = RunSuite(suite, {"--no-timing", "--variant", "zzz"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("--variant zzz: no operator family"));
+}
+
 TEST_F(Cli, UnwritablePlacesAreRefusedBeforeAnyWork) {
   const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
   for (const char* flag : {"--ledger", "--html"}) {
