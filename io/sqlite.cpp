@@ -117,12 +117,6 @@ void SqliteDatabase::Execute(const std::string& sql) {
   Check(sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr));
 }
 
-std::int64_t SqliteDatabase::Integer(const std::string& sql) {
-  SqliteStatement statement(*this, sql);
-  if (!statement.Step()) throw Error(Fault::kInternal, path_ + ": no row from: " + sql);
-  return statement.Integer(0);
-}
-
 std::int64_t SqliteDatabase::LastInsertId() const { return sqlite3_last_insert_rowid(handle_); }
 
 SqliteStatement::SqliteStatement(SqliteDatabase& database, std::string_view sql)

@@ -80,8 +80,6 @@ class SqliteDatabase {
   const std::string& path() const { return path_; }
   // Runs statements without parameters.
   void Execute(const std::string& sql);
-  // The integer that the query gives in its first row and column.
-  std::int64_t Integer(const std::string& sql);
   std::int64_t LastInsertId() const;
 
   // Turns on write-ahead logging, which readers and a writer may share, and which survives the

@@ -85,14 +85,14 @@ bool BackendCase::Accept(const Reply& reply) {
   return false;
 }
 
-bool BackendCase::Open(WorkerProcess& worker) {
+void BackendCase::PostOpen(WorkerProcess& worker) {
   Json request = {{"op", "open"}, {"backend", planned_.backend}, {"threads", options_.threads}};
   request["workload"] = Json::parse(WorkloadToJson(*planned_.workload));
-  return Accept(worker.Ask(request, {}, options_.timeout_s, "setup"));
+  worker.Post(request, {}, "setup");
 }
 
-bool BackendCase::MapSlot(WorkerProcess& worker, std::size_t set, bool run,
-                          const std::string& phase) {
+void BackendCase::PostSlot(WorkerProcess& worker, std::size_t set, bool run,
+                           const std::string& phase) {
   const Bundle& inputs = sets_.Get(set).inputs;
   Bundle& outputs = outputs_[set];
   outputs.Poison();
@@ -100,9 +100,14 @@ bool BackendCase::MapSlot(WorkerProcess& worker, std::size_t set, bool run,
   LayoutsToJson(inputs.layouts(), request["inputs"]);
   LayoutsToJson(outputs.layouts(), request["outputs"]);
   const int fds[] = {inputs.fd(), outputs.fd()};
-  const Reply reply = worker.Ask(request, fds, options_.timeout_s, phase);
-  run_ns_ = std::max(run_ns_, reply.run_ns);
-  return Accept(reply);
+  worker.Post(request, fds, phase);
+}
+
+// Waits for everything posted. Requests go out together, because a case would otherwise spend
+// longer in waking two processes by turns than in a short kernel. False when one of them failed.
+bool BackendCase::Collect(WorkerProcess& worker, std::vector<Reply>& replies) {
+  replies = worker.Collect(options_.timeout_s);
+  return std::all_of(replies.begin(), replies.end(), [&](const Reply& r) { return Accept(r); });
 }
 
 void BackendCase::MergeVerdict(const Verdict& verdict) {
@@ -144,7 +149,11 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
   if (set == 0)
     result_.input_hashes = HashTensors(content.inputs, sets_.family().resident_bytes != nullptr);
   const auto before = std::chrono::steady_clock::now();
-  if (!MapSlot(worker, set, true, "check")) return false;
+  if (set == 0) PostOpen(worker);
+  PostSlot(worker, set, true, "check");
+  std::vector<Reply> replies;
+  if (!Collect(worker, replies)) return false;
+  run_ns_ = std::max(run_ns_, replies.back().run_ns);
   if (set == 0) {
     result_.setup_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before)
@@ -169,7 +178,6 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
 void BackendCase::Check() {
   const ScopedSeconds wall(wall_s_);
   WorkerProcess& worker = workers_.Get(planned_.backend, 0);
-  if (!Open(worker)) return;
   int sets = most_sets_;
   for (int set = 0; set < sets; ++set) {
     if (!CheckSet(worker, static_cast<std::size_t>(set))) return;
@@ -194,19 +202,19 @@ void BackendCase::Time(int repeat) {
   const ScopedSeconds wall(wall_s_);
   WorkerProcess& worker = workers_.Get(planned_.backend, repeat);
   if (repeat != 0) {  // the first worker still has the slots mapped from the check
-    if (!Open(worker)) return;
-    for (std::size_t set = 0; set < outputs_.size(); ++set) {
-      if (!MapSlot(worker, set, false, "setup")) return;
-    }
+    PostOpen(worker);
+    for (std::size_t set = 0; set < outputs_.size(); ++set) PostSlot(worker, set, false, "setup");
   }
   const bool warmup = repeat != 0 || run_ns_ * 1e-9 < SeriesBudget() / 8;
   Json request = {{"op", "time"}, {"budget_s", SeriesBudget()}, {"warmup", warmup}};
   request["modes"] = {"cold_host"};
   if (!OneRunTakesTheBudget()) request["modes"].push_back("warm_host");
-  const Reply reply = worker.Ask(request, {}, options_.timeout_s, "timing");
-  if (!Accept(reply)) return;
+  worker.Post(request, {}, "timing");
+  worker.Post({{"op", "close"}}, {}, "close");
+  std::vector<Reply> replies;
+  if (!Collect(worker, replies)) return;
   std::size_t cold_samples = 0;
-  for (TimingSeries series : reply.series) {
+  for (TimingSeries& series : replies[replies.size() - 2].series) {
     series.repeat = repeat;
     if (series.mode == "cold_host") cold_samples = series.samples_ns.size();
     result_.timing.push_back(std::move(series));
@@ -214,7 +222,6 @@ void BackendCase::Time(int repeat) {
   for (std::size_t set = 0; set < outputs_.size(); ++set) {
     if (!RecheckAfterTiming(set, cold_samples)) return;
   }
-  Accept(worker.Ask({{"op", "close"}}, {}, options_.timeout_s, "close"));
 }
 
 // Equal bits need no second verdict; a backend that is not bit-stable is judged again in full.

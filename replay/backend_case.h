@@ -44,8 +44,9 @@ class BackendCase {
   CaseResult& result() { return result_; }
 
  private:
-  bool Open(WorkerProcess& worker);
-  bool MapSlot(WorkerProcess& worker, std::size_t set, bool run, const std::string& phase);
+  void PostOpen(WorkerProcess& worker);
+  void PostSlot(WorkerProcess& worker, std::size_t set, bool run, const std::string& phase);
+  bool Collect(WorkerProcess& worker, std::vector<Reply>& replies);
   bool CheckSet(WorkerProcess& worker, std::size_t set);
   bool CheckGuards(std::size_t set);
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace assay {
@@ -75,18 +76,25 @@ bool Channel::Send(const std::string& line, std::span<const int> fds) {
   return true;
 }
 
-bool Channel::TakeLine(Message& message) {
+bool Channel::TakeLine(std::string& line) {
   const std::size_t end = buffer_.find('\n');
   if (end == std::string::npos) return false;
-  message.line = buffer_.substr(0, end);
-  message.fds = std::move(pending_fds_);
-  pending_fds_.clear();
+  line = buffer_.substr(0, end);
   buffer_.erase(0, end + 1);
   return true;
 }
 
-Channel::Outcome Channel::Receive(Message& message, Clock::time_point deadline) {
-  while (!TakeLine(message)) {
+std::vector<FileDescriptor> Channel::TakeFds(std::size_t count) {
+  const auto end =
+      pending_fds_.begin() + static_cast<std::ptrdiff_t>(std::min(count, pending_fds_.size()));
+  std::vector<FileDescriptor> taken(std::make_move_iterator(pending_fds_.begin()),
+                                    std::make_move_iterator(end));
+  pending_fds_.erase(pending_fds_.begin(), end);
+  return taken;
+}
+
+Channel::Outcome Channel::Receive(std::string& line, Clock::time_point deadline) {
+  while (!TakeLine(line)) {
     if (buffer_.size() > kLongestMessageBytes) return Outcome::kBroken;
     pollfd wait{socket_.get(), POLLIN, 0};
     const int ready = poll(&wait, 1, PollTimeout(deadline));

@@ -26,11 +26,6 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-struct Message {
-  std::string line;  // without the newline
-  std::vector<FileDescriptor> fds;
-};
-
 // A line longer than this is a broken peer, not a message (2,000 samples take 50 KB).
 inline constexpr std::size_t kLongestMessageBytes = 64u << 20;
 
@@ -44,13 +39,18 @@ class Channel {
   bool Send(const std::string& line, std::span<const int> fds = {});
 
   enum class Outcome { kMessage, kClosed, kTimeout, kBroken };
-  // The next line, waiting until `deadline` at most. kBroken: an overlong line.
-  Outcome Receive(Message& message, Clock::time_point deadline);
+  // The next line, without its newline, waiting until `deadline` at most. kBroken: an overlong
+  // line.
+  Outcome Receive(std::string& line, Clock::time_point deadline);
   // Waits forever.
-  Outcome Receive(Message& message) { return Receive(message, Clock::time_point::max()); }
+  Outcome Receive(std::string& line) { return Receive(line, Clock::time_point::max()); }
+
+  // The oldest `count` descriptors that arrived and were not yet taken; those of a line are there
+  // when the line is. Fewer when the peer sent fewer.
+  std::vector<FileDescriptor> TakeFds(std::size_t count);
 
  private:
-  bool TakeLine(Message& message);
+  bool TakeLine(std::string& line);
 
   FileDescriptor socket_;
   std::string buffer_;

@@ -245,9 +245,15 @@ class SqliteStore : public Ledger::Store {
  private:
   // Throws unless the file is ours and of a known version; true when it is still empty.
   bool CheckIdentity() {
-    const std::int64_t application = database_.Integer("PRAGMA application_id");
-    const std::int64_t version = database_.Integer("PRAGMA user_version");
-    const std::int64_t objects = database_.Integer("SELECT count(*) FROM sqlite_master");
+    // One statement sees one state of the file: another process may be creating the tables.
+    SqliteStatement identity(database_,
+                             "SELECT (SELECT application_id FROM pragma_application_id), "
+                             "(SELECT user_version FROM pragma_user_version), "
+                             "(SELECT count(*) FROM sqlite_master)");
+    if (!identity.Step()) throw Error(Fault::kInternal, database_.path() + ": no identity");
+    const std::int64_t application = identity.Integer(0);
+    const std::int64_t version = identity.Integer(1);
+    const std::int64_t objects = identity.Integer(2);
     if (application == 0 && version == 0 && objects == 0) return true;
     if (application != kApplicationId) {
       BadInput(database_.path() + " is not an assay ledger, but some other SQLite database");

@@ -1,10 +1,45 @@
 #include "replay/protocol.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
 namespace assay {
+namespace {
+
+// Clocks count whole nanoseconds. "812 795 803": thousands of JSON numbers would take milliseconds.
+std::string SamplesToText(const std::vector<double>& samples) {
+  std::string text;
+  text.reserve(samples.size() * 8);
+  char digits[24];
+  for (double sample : samples) {
+    const auto end =
+        std::to_chars(digits, digits + sizeof digits, static_cast<std::int64_t>(sample)).ptr;
+    if (!text.empty()) text += ' ';
+    text.append(digits, end);
+  }
+  return text;
+}
+
+std::vector<double> SamplesFromText(const std::string& text) {
+  std::vector<double> samples;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end) {
+    std::int64_t sample = 0;
+    const auto [next, error] = std::from_chars(at, end, sample);
+    if (error != std::errc{} || sample < 0 || (next != end && *next != ' ')) {
+      BadInput("worker answered with samples that are not numbers of nanoseconds: " +
+               text.substr(static_cast<std::size_t>(at - text.data()), 20));
+    }
+    samples.push_back(static_cast<double>(sample));
+    at = next == end ? end : next + 1;
+  }
+  return samples;
+}
+
+}  // namespace
 
 std::string ReplyToJson(const Reply& reply) {
   nlohmann::json json;
@@ -15,10 +50,9 @@ std::string ReplyToJson(const Reply& reply) {
   json["prepare_ns"] = reply.prepare_ns;
   json["peak_bytes"] = reply.peak_bytes;
   for (const TimingSeries& series : reply.series) {
-    // Clocks count whole nanoseconds, and integers are written and parsed far faster.
-    const std::vector<std::int64_t> samples(series.samples_ns.begin(), series.samples_ns.end());
-    json["series"].push_back(
-        {{"mode", series.mode}, {"stop", series.stop}, {"samples_ns", samples}});
+    json["series"].push_back({{"mode", series.mode},
+                              {"stop", series.stop},
+                              {"samples_ns", SamplesToText(series.samples_ns)}});
   }
   // A backend's message may hold any bytes; the protocol stays valid UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -40,7 +74,8 @@ Reply ReplyFromJson(const std::string& line) {
     reply.prepare_ns = json.value("prepare_ns", 0.0);
     reply.peak_bytes = json.value("peak_bytes", std::int64_t{0});
     for (const auto& series : json.value("series", nlohmann::json::array())) {
-      reply.series.push_back({series.at("mode"), 0, series.at("stop"), series.at("samples_ns")});
+      const auto& samples = series.at("samples_ns").get_ref<const std::string&>();
+      reply.series.push_back({series.at("mode"), 0, series.at("stop"), SamplesFromText(samples)});
     }
     return reply;
   } catch (const nlohmann::json::exception& error) {

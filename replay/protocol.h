@@ -1,7 +1,7 @@
 // The worker protocol: one JSON line each way per request, over a socket pair. A worker is this
 // binary (`assay worker --fd N`) or any program that speaks it (docs/worker-protocol.md).
 //
-//   worker -> runner, once    {"protocol": 1, "worker": "...", "pid": ...}
+//   worker -> runner, once    {"protocol": 2, "worker": "...", "pid": ...}
 //   open   {workload, backend, threads}          start a case; forgets the previous one
 //   slot   {slot, inputs, outputs, run} + 2 fds  map one content set; with run: compute it once
 //   time   {modes, budget_s}                     timing loops over all mapped slots
@@ -18,7 +18,7 @@
 
 namespace assay {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 // What a worker answered, or what became of it.
 struct Reply {

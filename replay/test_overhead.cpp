@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "replay/faulty_family.h"
 #include "replay/runner.h"
@@ -31,8 +32,10 @@ TEST(Overhead, OfAShortCaseIsBelow3Milliseconds) {
   const std::atomic<bool> stop{false};
   RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
   ASSERT_EQ(overheads.size(), 20u);
+  std::sort(overheads.begin(), overheads.end());
+  std::printf("overhead of a case: least %.2f ms, median %.2f ms\n", overheads[0], overheads[10]);
   // The limit of the product, on the least of 20 cases: other programs may share the machine.
-  EXPECT_LT(*std::min_element(overheads.begin(), overheads.end()), 3.0);
+  EXPECT_LT(overheads[0], 3.0);
 }
 
 }  // namespace

@@ -119,8 +119,10 @@ class OpenCase {
 };
 
 Reply Handle(const Registry& registry, std::unique_ptr<OpenCase>& open, const Json& request,
-             std::vector<FileDescriptor>& fds) {
+             Channel& channel) {
   const std::string op = request.at("op");
+  // Taken even when the case is gone: the next slot must not get them.
+  std::vector<FileDescriptor> fds = channel.TakeFds(op == "slot" ? 2 : 0);
   if (op == "open") {
     open.reset();
     open = std::make_unique<OpenCase>(registry, request);
@@ -137,10 +139,11 @@ Reply Handle(const Registry& registry, std::unique_ptr<OpenCase>& open, const Js
 }
 
 // A reply for everything that a backend may throw.
-Reply Answer(const Registry& registry, std::unique_ptr<OpenCase>& open, Message& message) {
+Reply Answer(const Registry& registry, std::unique_ptr<OpenCase>& open, const std::string& line,
+             Channel& channel) {
   Reply reply;
   try {
-    reply = Handle(registry, open, Json::parse(message.line), message.fds);
+    reply = Handle(registry, open, Json::parse(line), channel);
   } catch (const CaseFailure& failure) {
     reply = failure.reply;
   } catch (const std::bad_alloc&) {
@@ -171,8 +174,8 @@ int ServeWorker(const Registry& registry, int fd) {
   if (!channel.Send(hello.dump())) return 0;
   std::unique_ptr<OpenCase> open;
   for (;;) {
-    Message message;
-    switch (channel.Receive(message)) {
+    std::string line;
+    switch (channel.Receive(line)) {
       case Channel::Outcome::kClosed:
         return 0;
       case Channel::Outcome::kMessage:
@@ -180,7 +183,7 @@ int ServeWorker(const Registry& registry, int fd) {
       default:
         return static_cast<int>(Fault::kInternal);
     }
-    if (!channel.Send(ReplyToJson(Answer(registry, open, message)))) return 0;
+    if (!channel.Send(ReplyToJson(Answer(registry, open, line, channel)))) return 0;
   }
 }
 

@@ -80,14 +80,14 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
 }
 
 void WorkerProcess::Greet() {
-  Message message;
-  const auto outcome = WaitForLine(message, Clock::now() + kGreetingTime);
+  std::string line;
+  const auto outcome = WaitForLine(line, Clock::now() + kGreetingTime);
   if (outcome != Channel::Outcome::kMessage) {
     Bury("it did not greet");
     return;
   }
   try {
-    if (nlohmann::json::parse(message.line).at("protocol") == kProtocolVersion) return;
+    if (nlohmann::json::parse(line).at("protocol") == kProtocolVersion) return;
     Bury(fmt::format("it does not speak protocol {}", kProtocolVersion));
   } catch (const nlohmann::json::exception&) {
     Bury("its greeting is not JSON");
@@ -106,14 +106,25 @@ WorkerProcess::~WorkerProcess() {
   waitpid(pid_, &status, 0);
 }
 
-Reply WorkerProcess::Ask(const nlohmann::json& request, std::span<const int> fds, double timeout_s,
+void WorkerProcess::Post(const nlohmann::json& request, std::span<const int> fds,
                          const std::string& phase) {
+  posted_.push_back(phase);
+  if (!dead() && !channel_.Send(request.dump(), fds)) Bury("it closed its socket");
+}
+
+std::vector<Reply> WorkerProcess::Collect(double timeout_s) {
+  std::vector<Reply> replies;
+  for (const std::string& phase : posted_) replies.push_back(Await(timeout_s, phase));
+  posted_.clear();
+  return replies;
+}
+
+Reply WorkerProcess::Await(double timeout_s, const std::string& phase) {
   if (dead()) return death_;
-  if (!channel_.Send(request.dump(), fds)) return Bury("it closed its socket");
   const auto timeout =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
-  Message message;
-  switch (WaitForLine(message, Clock::now() + timeout)) {
+  std::string line;
+  switch (WaitForLine(line, Clock::now() + timeout)) {
     case Channel::Outcome::kTimeout:
       return stop_ ? Bury("interrupted") : KillForTimeout(timeout_s, phase);
     case Channel::Outcome::kClosed:
@@ -124,17 +135,17 @@ Reply WorkerProcess::Ask(const nlohmann::json& request, std::span<const int> fds
       break;
   }
   try {
-    return ReplyFromJson(message.line);
+    return ReplyFromJson(line);
   } catch (const Error& error) {
     return Bury(error.what());
   }
 }
 
 // Receive in slices, so that Ctrl-C is noticed while a backend computes.
-Channel::Outcome WorkerProcess::WaitForLine(Message& message, Clock::time_point deadline) {
+Channel::Outcome WorkerProcess::WaitForLine(std::string& line, Clock::time_point deadline) {
   for (;;) {
     const auto slice = std::min(deadline, Clock::now() + 100ms);
-    const auto outcome = channel_.Receive(message, slice);
+    const auto outcome = channel_.Receive(line, slice);
     const bool over = slice == deadline || stop_;
     if (outcome != Channel::Outcome::kTimeout || over) return outcome;
   }

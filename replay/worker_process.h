@@ -24,17 +24,20 @@ class WorkerProcess {
   WorkerProcess& operator=(const WorkerProcess&) = delete;
   ~WorkerProcess();
 
-  // Sends one request and waits for its reply, `timeout_s` at most. A death, a hang or nonsense
-  // becomes a reply with status failed (sub signal, exit or protocol) or timeout, and the process
-  // is gone afterwards. `phase` names the work for the timeout message.
-  Reply Ask(const nlohmann::json& request, std::span<const int> fds, double timeout_s,
-            const std::string& phase);
+  // Sends one request without waiting; the worker serves them in order. `phase` names the work if
+  // it takes too long.
+  void Post(const nlohmann::json& request, std::span<const int> fds, const std::string& phase);
+  // Waits for the replies of all posted requests, `timeout_s` at most for each. A death, a hang or
+  // nonsense becomes a reply with status failed (sub signal, exit or protocol) or timeout, also for
+  // the requests after it, and the process is gone afterwards.
+  std::vector<Reply> Collect(double timeout_s);
 
   bool dead() const { return pid_ <= 0; }
 
  private:
   Reply Bury(const std::string& what_happened);
-  Channel::Outcome WaitForLine(Message& message, Channel::Clock::time_point deadline);
+  Reply Await(double timeout_s, const std::string& phase);
+  Channel::Outcome WaitForLine(std::string& line, Channel::Clock::time_point deadline);
   Reply KillForTimeout(double timeout_s, const std::string& phase);
   Reply Explain(int wait_status, const std::string& what_happened);
   std::string LogTail() const;
@@ -44,7 +47,8 @@ class WorkerProcess {
   pid_t pid_ = -1;
   FileDescriptor log_;
   Channel channel_{FileDescriptor()};
-  Reply death_;  // why a dead worker died
+  std::vector<std::string> posted_;  // phases of the requests without a reply
+  Reply death_;                      // why a dead worker died
 };
 
 }  // namespace assay
