@@ -16,6 +16,7 @@ void AddDeviceCommand(CLI::App& app, int& exit_code);
 void AddImportCommand(CLI::App& app, int& exit_code);
 void AddAbCommand(CLI::App& app, int& exit_code);
 void AddSelftestCommand(CLI::App& app, int& exit_code);
+void AddPluginCommand(CLI::App& app, int& exit_code);
 void AddWorkerCommand(CLI::App& app, int& exit_code);
 void AddTimelineCommand(CLI::App& app, int& exit_code);  // only in builds with ASSAY_HAVE_TIMELINE
 

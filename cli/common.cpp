@@ -53,6 +53,13 @@ int TerminalWidth(int fd) {
   return 100;
 }
 
+std::vector<std::string> OwnWorkerCommand() {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+  if (n <= 0) throw Error(Fault::kDevice, "cannot find this program's own path in /proc");
+  return {std::string(path, static_cast<std::size_t>(n)), "worker"};
+}
+
 void SetCommandLine(int argc, char** argv) {
   std::string& text = MutableCommandLine();
   text = "assay";

@@ -19,6 +19,9 @@ bool UseColor(int fd);
 // Columns of the terminal on `fd`; 100 when it is none.
 int TerminalWidth(int fd);
 
+// This program with the verb `worker`, as RunOptions wants it.
+std::vector<std::string> OwnWorkerCommand();
+
 // The whole command line, set once by main, for provenance.
 void SetCommandLine(int argc, char** argv);
 const std::string& CommandLine();

@@ -18,6 +18,7 @@ Examples:
   assay run --suite serving --family gdn_decode   only one operator of the captured workloads
   assay show                                      the last run as a table
   assay report --html report.html                 the last run as one offline page
+  assay run --plugin ./libmine.so                 judge somebody else's kernel
   assay ab compare --off A --on B                 does a serving speed-up hold?
 
 Exit codes: 0 ok; 1 a case failed; 2 bad input; 3 unsupported; 4 machine or device; 5 inconclusive;
@@ -50,6 +51,7 @@ int main(int argc, char** argv) {
   assay::cli::AddImportCommand(app, exit_code);
   assay::cli::AddAbCommand(app, exit_code);
   assay::cli::AddSelftestCommand(app, exit_code);
+  assay::cli::AddPluginCommand(app, exit_code);
   assay::cli::AddWorkerCommand(app, exit_code);
 #ifdef ASSAY_HAVE_TIMELINE
   assay::cli::AddTimelineCommand(app, exit_code);

@@ -12,7 +12,9 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "io/file.h"
+#include "io/sha256.h"
 #include "replay/device.h"
+#include "replay/plugin.h"
 #include "replay/runner.h"
 #include "report/html.h"
 #include "report/json.h"
@@ -25,7 +27,7 @@ constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 
 struct RunFlags {
   std::string suite = "smoke", ledger, html, variant;
-  std::vector<std::string> definitions, families, models, uuids;
+  std::vector<std::string> definitions, families, models, uuids, plugins;
   bool resume = false, json = false, no_timing = false;
   RunOptions run;
 };
@@ -164,10 +166,18 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// What --resume may skip depends on the plugins' bytes as well.
+std::string BuildWithPlugins(const std::string& build, const std::vector<std::string>& plugins) {
+  std::string text = build;
+  for (const std::string& path : plugins) text += "+" + Sha256Hex(ReadFile(path)).substr(0, 12);
+  return text;
+}
+
 // --resume goes on with the newest run when this same binary made it with the same seed.
 RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
   RunInfo run = DescribeRun(CommandLine(), flags.run.threads);
   run.seed = flags.run.seed;
+  run.build = BuildWithPlugins(run.build, flags.plugins);
   flags.run.build = run.build;
   if (flags.run.timing) ceilings = CeilingsFor(ledger, run, flags.json);
   if (flags.resume) {
@@ -210,24 +220,30 @@ void Print(const RunReport& report, const RunFlags& flags) {
   if (!flags.html.empty()) fmt::print("report: {}\n", flags.html);
 }
 
-std::vector<std::string> OwnWorkerCommand() {
-  char path[4096];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-  if (n <= 0) throw Error(Fault::kDevice, "cannot find this program's own path in /proc");
-  return {std::string(path, static_cast<std::size_t>(n)), "worker"};
+// The registry with the plugins' kernels; without --backend, only those run.
+Registry RegistryFor(RunFlags& flags) {
+  flags.run.worker_command = OwnWorkerCommand();
+  if (flags.plugins.empty()) return BuiltInRegistry();
+  for (const std::string& path : flags.plugins) {
+    flags.run.worker_command.insert(flags.run.worker_command.end(), {"--plugin", path});
+  }
+  const std::vector<PluginBackend> kernels = DescribePlugins(flags.run.worker_command);
+  if (flags.run.backends.empty()) {
+    for (const PluginBackend& kernel : kernels) flags.run.backends.push_back(kernel.name);
+  }
+  return WithDescribedBackends(BuiltInRegistry(), kernels);
 }
 
 int Run(RunFlags flags) {
   const Suite suite = LoadFiltered(flags);
-  flags.run.worker_command = OwnWorkerCommand();
   flags.run.timing = !flags.no_timing;
-  PlanCases(BuiltInRegistry(), suite,
-            flags.run);  // refuses unknown backends before any file exists
+  const Registry registry = RegistryFor(flags);
+  PlanCases(registry, suite, flags.run);  // refuses unknown backends before any file exists
   if (!flags.html.empty()) WriteFile(flags.html, "");  // an unwritable place is known at once
   Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kAppend);
   Ceilings ceilings;
   const RunInfo run = BeginOrResume(ledger, flags, ceilings);
-  const std::vector<PlannedCase> plan = PlanCases(BuiltInRegistry(), suite, flags.run);
+  const std::vector<PlannedCase> plan = PlanCases(registry, suite, flags.run);
 
   InstallStopHandlers();
   Progress progress(plan.size(), isatty(2) == 1 && !flags.json);
@@ -269,6 +285,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option("--variant", flags->variant,
                       "Inputs of this generator variant, for the operator families that have it");
   list("--backend", flags->run.backends, "Only these backends; default: all that are built in");
+  list("--plugin", flags->plugins, "Kernels in shared libraries; without --backend only they run");
   command->add_option("--seed", flags->run.seed, "Number of the first input content set");
   command->add_option("--threads", flags->run.threads, "Threads per worker; 0 = all cores")
       ->check(CLI::Range(0, 4096));
@@ -291,6 +308,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       "  assay run --suite smoke --html report.html\n"
       "  assay run --suite serving --family gdn_decode,gdn_prefill --budget 2 --resume\n"
       "  assay run --suite serving --variant original_address --no-timing\n"
+      "  assay run --plugin ./libmine.so --family gdn_decode\n"
       "  assay run --suite mine.jsonl --backend cpu --json");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

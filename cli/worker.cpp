@@ -1,16 +1,43 @@
 // `assay worker`: the process that the runner starts; hidden, not for people.
 #include "replay/worker.h"
 
+#include <nlohmann/json.hpp>
+
 #include "cli/commands.h"
+#include "replay/hazards.h"
+#include "replay/plugin.h"
 
 namespace assay::cli {
+namespace {
+
+struct WorkerFlags {
+  int fd = -1;
+  std::vector<std::string> plugins;
+  bool hazards = false;
+};
+
+int Serve(const WorkerFlags& flags) {
+  Registry registry = BuiltInRegistry();
+  nlohmann::json described = nlohmann::json::array();
+  const auto add = [&](std::span<const AssayBackend> kernels) {
+    registry = WithPluginBackends(registry, kernels);
+    for (auto& one : DescriptionOf(kernels)) described.push_back(std::move(one));
+  };
+  for (const std::string& path : flags.plugins) add(LoadPlugin(path));
+  if (flags.hazards) add(HazardKernels());
+  return ServeWorker(registry, flags.fd, described);
+}
+
+}  // namespace
 
 void AddWorkerCommand(CLI::App& app, int& exit_code) {
-  auto fd = std::make_shared<int>(-1);
+  auto flags = std::make_shared<WorkerFlags>();
   CLI::App* command = app.add_subcommand("worker", "Serve the runner (internal)");
   command->group("");
-  command->add_option("--fd", *fd, "Socket of the runner")->required();
-  command->callback([fd, &exit_code] { exit_code = ServeWorker(BuiltInRegistry(), *fd); });
+  command->add_option("--fd", flags->fd, "Socket of the runner")->required();
+  command->add_option("--plugin", flags->plugins, "Shared libraries with kernels");
+  command->add_flag("--hazards", flags->hazards, "Serve the kernels of `assay selftest hazards`");
+  command->callback([flags, &exit_code] { exit_code = Serve(*flags); });
 }
 
 }  // namespace assay::cli

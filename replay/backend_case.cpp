@@ -16,6 +16,12 @@ using Json = nlohmann::json;
 constexpr int kModes = 2;                     // cold_host, warm_host
 constexpr double kSlowKernelNs = 0.3e9;       // slower kernels are checked on two content sets only
 constexpr double kUntrustworthyFactor = 0.9;  // below 0.9 of the floor: flagged
+// The worker's clock against the runner's: message passing and a busy machine explain this much.
+constexpr double kClockFactor = 1.3, kClockSlackS = 0.15;
+// The fastest of a few calls on new content against the median of known content: a kernel that
+// computes every time is near 1 however noisy the machine.
+constexpr int kUnseenCalls = 6;
+constexpr double kMemoFactor = 2, kMemoSlackNs = 20e3;
 
 // Keeps the worse of two checks of the same output on different content.
 void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Grade>& grades) {
@@ -172,7 +178,11 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
     return false;
   }
   output_marks_.push_back(ChangeMarks(outputs_[set]));
-  return true;
+  const std::vector<std::string>& at_return =
+      replies.back().marks;  // a foreign worker may have none
+  if (at_return.empty() || at_return == output_marks_.back()) return true;
+  Fail(Status::kIncorrect, "unstable", "the outputs changed after the call had returned");
+  return false;
 }
 
 void BackendCase::Check() {
@@ -198,9 +208,7 @@ int BackendCase::repeats() const {
 
 double BackendCase::SeriesBudget() const { return options_.budget_s / (kModes * repeats()); }
 
-void BackendCase::Time(int repeat) {
-  const ScopedSeconds wall(wall_s_);
-  WorkerProcess& worker = workers_.Get(planned_.backend, repeat);
+void BackendCase::PostTime(WorkerProcess& worker, int repeat) {
   if (repeat != 0) {  // the first worker still has the slots mapped from the check
     PostOpen(worker);
     for (std::size_t set = 0; set < outputs_.size(); ++set) PostSlot(worker, set, false, "setup");
@@ -210,18 +218,104 @@ void BackendCase::Time(int repeat) {
   request["modes"] = {"cold_host"};
   if (!OneRunTakesTheBudget()) request["modes"].push_back("warm_host");
   worker.Post(request, {}, "timing");
-  worker.Post({{"op", "close"}}, {}, "close");
-  std::vector<Reply> replies;
-  if (!Collect(worker, replies)) return;
-  std::size_t cold_samples = 0;
-  for (TimingSeries& series : replies[replies.size() - 2].series) {
+}
+
+// Keeps the series, unless the worker's clock cannot be believed or a call returned too early.
+bool BackendCase::AcceptTiming(Reply& reply, int repeat, double wall_s) {
+  const double claimed_s = (reply.run_ns + reply.prepare_ns) * 1e-9;
+  for (TimingSeries& series : reply.series) {
     series.repeat = repeat;
-    if (series.mode == "cold_host") cold_samples = series.samples_ns.size();
     result_.timing.push_back(std::move(series));
   }
+  if (wall_s > kClockFactor * claimed_s + kClockSlackS ||
+      claimed_s > kClockFactor * wall_s + kClockSlackS) {
+    Suspect("clock",
+            fmt::format("the worker says that timing took {:.3g} s, the runner's clock says "
+                        "{:.3g} s",
+                        claimed_s, wall_s));
+    return false;
+  }
+  if (reply.unwritten_calls == 0) return true;
+  Fail(Status::kIncorrect, "unstable",
+       fmt::format("{} timed calls returned before every output element was written",
+                   reply.unwritten_calls));
+  return false;
+}
+
+void BackendCase::Time(int repeat) {
+  const ScopedSeconds wall(wall_s_);
+  WorkerProcess& worker = workers_.Get(planned_.backend, repeat);
+  const auto start = std::chrono::steady_clock::now();
+  PostTime(worker, repeat);
+  const bool last = repeat + 1 == repeats();
+  if (!last) worker.Post({{"op", "close"}}, {}, "close");
+  std::vector<Reply> replies;
+  if (!Collect(worker, replies)) return;
+  const double wall_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Reply& timed = replies[replies.size() - (last ? 1 : 2)];
+  const std::size_t cold_samples =
+      timed.series.empty() ? 0 : timed.series.front().samples_ns.size();
+  if (!AcceptTiming(timed, repeat, wall_s)) return;
   for (std::size_t set = 0; set < outputs_.size(); ++set) {
     if (!RecheckAfterTiming(set, cold_samples)) return;
   }
+  if (!last || !CheckUnseenContent(worker)) return;
+  worker.Post({{"op", "close"}}, {}, "close");
+  Collect(worker, replies);
+}
+
+// One cold call of slot 0 on whatever its inputs hold now.
+bool BackendCase::RunUnseen(WorkerProcess& worker, double& run_ns) {
+  outputs_[0].Poison();
+  worker.Post({{"op", "run"}, {"slot", 0}}, {}, "check");
+  std::vector<Reply> replies;
+  if (!Collect(worker, replies)) return false;
+  run_ns = replies.back().run_ns;
+  return true;
+}
+
+// Results kept for known pointers are wrong on content that nobody has seen; results kept for known
+// content cost their computation again there, which the time tells.
+bool BackendCase::CheckUnseenContent(WorkerProcess& worker) {
+  if (run_ns_ > kSlowKernelNs) return true;
+  const ScopedSeconds timer(judge_s_);
+  const Expected* expected = sets_.SwapInUnseen();
+  if (expected == nullptr) return true;
+  const double worker_before_s = worker_s_;
+  double fastest_ns = 0;
+  bool sound = RunUnseen(worker, fastest_ns);
+  if (sound) {
+    const Verdict verdict = Verify(sets_.family(), sets_.problem(), sets_.Get(0).inputs,
+                                   outputs_[0], *expected, sets_.unseen_key());
+    sound = verdict.passed();
+    if (!sound) {
+      Fail(Status::kIncorrect, "unstable",
+           "right when checked, wrong on new content in the same memory: " + verdict.reason);
+    }
+  }
+  for (int call = 1; sound && call < kUnseenCalls && sets_.FlipOneBit(call); ++call) {
+    double run_ns = 0;
+    sound = RunUnseen(worker, run_ns);
+    fastest_ns = std::min(fastest_ns, run_ns);
+  }
+  sets_.RestoreFirstSet();
+  worker_s_ = worker_before_s;  // this scope is counted as judging already
+  if (!sound) return false;
+  const std::vector<TimingSummary> summaries = Summarize(result_.timing);
+  const double known_ns = Headline(summaries)->median_ns;  // every series has a sample
+  if (fastest_ns <= kMemoFactor * known_ns + kMemoSlackNs) return true;
+  Suspect("memo",
+          fmt::format("a call on new content takes at least {:.3g} us, on known content {:.3g} us",
+                      fastest_ns * 1e-3, known_ns * 1e-3));
+  return false;
+}
+
+// The measurement stays, and is left out of rankings.
+void BackendCase::Suspect(const std::string& sub, const std::string& reason) {
+  result_.status = Status::kSuspicious;
+  result_.sub = sub;
+  result_.reason = reason;
 }
 
 // Equal bits need no second verdict; a backend that is not bit-stable is judged again in full.

@@ -50,6 +50,11 @@ class BackendCase {
   bool CheckSet(WorkerProcess& worker, std::size_t set);
   bool CheckGuards(std::size_t set);
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
+  void PostTime(WorkerProcess& worker, int repeat);
+  bool AcceptTiming(Reply& reply, int repeat, double wall_s);
+  bool CheckUnseenContent(WorkerProcess& worker);
+  bool RunUnseen(WorkerProcess& worker, double& run_ns);
+  void Suspect(const std::string& sub, const std::string& reason);
   bool Accept(const Reply& reply);
   void Fail(Status status, const std::string& sub, const std::string& reason);
   void MergeVerdict(const Verdict& verdict);

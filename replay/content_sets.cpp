@@ -1,10 +1,12 @@
 #include "replay/content_sets.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <span>
 #include <utility>
 
+#include "base/random.h"
 #include "io/sha256.h"
 
 #ifdef ASSAY_HAVE_XXHASH
@@ -46,7 +48,10 @@ std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
     XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
   });
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  return {reinterpret_cast<const char*>(&hash), sizeof hash};
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text;
 }
 #else
 std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
@@ -114,6 +119,41 @@ ContentSet& ContentSets::Get(std::size_t index) {
   set->expected = ComputeExpected(family_, problem_, set->inputs, set->key);
   sets_[index] = std::move(set);
   return *sets_[index];
+}
+
+const Expected* ContentSets::SwapInUnseen() {
+  constexpr std::size_t kMostBytes = 256u << 20;
+  constexpr int kUnseenSet = 1'000'000;  // no run counts its content sets that far
+  if (family_.resident_bytes != nullptr || bytes_per_set() > kMostBytes) return nullptr;
+  ContentSet& first = Get(0);
+  const ScopedSeconds timer(seconds_);
+  unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
+  family_.generate(problem_, unseen_key_, first.inputs);
+  if (unseen_ == nullptr) {
+    unseen_ =
+        std::make_unique<Expected>(ComputeExpected(family_, problem_, first.inputs, unseen_key_));
+  }
+  return unseen_.get();
+}
+
+bool ContentSets::FlipOneBit(int number) {
+  Tensor* largest = nullptr;
+  for (Tensor& tensor : Get(0).inputs.tensors()) {
+    const bool plain =
+        tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32;
+    if (plain && (largest == nullptr || tensor.bytes() > largest->bytes())) largest = &tensor;
+  }
+  if (largest == nullptr || largest->bytes() == 0) return false;
+  const std::uint64_t random =
+      Mix64(unseen_key_, kAuxiliaryTensor, static_cast<std::uint64_t>(number));
+  const std::size_t size = largest->dtype == DType::kF32 ? 4 : 2;  // little-endian
+  largest->data[random % (largest->bytes() / size) * size] ^= std::byte{1};
+  return true;
+}
+
+void ContentSets::RestoreFirstSet() {
+  const ScopedSeconds timer(seconds_);
+  Fill(Get(0));
 }
 
 std::string ContentSets::CheckUntouched(std::size_t index) {

@@ -51,6 +51,15 @@ class ContentSets {
   // which the inputs are restored.
   std::string CheckUntouched(std::size_t index);
 
+  // Puts content that no backend has seen into the memory of set 0, and returns its truth. False
+  // (null) where that costs too much: large inputs, or inputs with holes.
+  const Expected* SwapInUnseen();
+  // Other content once more, without a truth: the lowest mantissa bit of one element is flipped, a
+  // different one for every `number`. False when no input is of a plain floating-point type.
+  bool FlipOneBit(int number);
+  void RestoreFirstSet();
+  std::uint64_t unseen_key() const { return unseen_key_; }
+
   double seconds() const { return seconds_; }  // spent in generation and reference
 
  private:
@@ -61,6 +70,8 @@ class ContentSets {
   const std::string content_id_;
   const std::uint64_t first_set_;
   double seconds_ = 0;
+  std::uint64_t unseen_key_ = 0;
+  std::unique_ptr<Expected> unseen_;
   std::vector<std::unique_ptr<ContentSet>> sets_;
 };
 

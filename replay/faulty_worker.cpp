@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "replay/faulty_family.h"
@@ -18,5 +19,5 @@ int main(int argc, char** argv) {
   if (fault == "mute") return 3;
   if (fault == "old") return say("{\"protocol\": 0}\n");
   if (fault == "babble") return say("hello\n");
-  return assay::ServeWorker(assay::FaultyRegistry(), fd);
+  return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array());
 }

@@ -27,8 +27,9 @@ struct Slot {
 
 struct MeasuredSeries {
   TimingSeries series;
-  double run_ns = 0;      // inside kernel calls, warm-up included
-  double prepare_ns = 0;  // the rest of the loop: poisoning, flushing, reading the clock
+  double run_ns = 0;                 // inside kernel calls, warm-up included
+  double prepare_ns = 0;             // the rest of the loop: poisoning, flushing, reading the clock
+  std::int64_t unwritten_calls = 0;  // calls after which HasUnwritten was true
 };
 
 // "cold_host": slots in turn, every line of inputs and outputs evicted before each sample.
@@ -37,6 +38,10 @@ struct MeasuredSeries {
 // work on repeated input leaves a visible hole. `run` computes one slot.
 MeasuredSeries MeasureHost(const std::string& mode, std::vector<Slot>& slots,
                            const TimingLimits& limits, const std::function<void(Slot&)>& run);
+
+// Looks at a few places of every floating-point tensor, the end first, for the poison that a call
+// must have overwritten by the time it returns.
+bool HasUnwritten(const Bundle& outputs);
 
 // Pushes every cache line of the tensors to memory.
 void EvictFromCaches(const Bundle& bundle);

@@ -49,6 +49,8 @@ std::string ReplyToJson(const Reply& reply) {
   json["run_ns"] = reply.run_ns;
   json["prepare_ns"] = reply.prepare_ns;
   json["peak_bytes"] = reply.peak_bytes;
+  if (reply.unwritten_calls != 0) json["unwritten_calls"] = reply.unwritten_calls;
+  if (!reply.marks.empty()) json["marks"] = reply.marks;
   for (const TimingSeries& series : reply.series) {
     json["series"].push_back({{"mode", series.mode},
                               {"stop", series.stop},
@@ -73,6 +75,8 @@ Reply ReplyFromJson(const std::string& line) {
     reply.run_ns = json.value("run_ns", 0.0);
     reply.prepare_ns = json.value("prepare_ns", 0.0);
     reply.peak_bytes = json.value("peak_bytes", std::int64_t{0});
+    reply.unwritten_calls = json.value("unwritten_calls", std::int64_t{0});
+    reply.marks = json.value("marks", std::vector<std::string>{});
     for (const auto& series : json.value("series", nlohmann::json::array())) {
       const auto& samples = series.at("samples_ns").get_ref<const std::string&>();
       reply.series.push_back({series.at("mode"), 0, series.at("stop"), SamplesFromText(samples)});

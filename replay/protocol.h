@@ -5,6 +5,7 @@
 //   open   {workload, backend, threads}          start a case; forgets the previous one
 //   slot   {slot, inputs, outputs, run} + 2 fds  map one content set; with run: compute it once
 //   time   {modes, budget_s}                     timing loops over all mapped slots
+//   run    {slot}                                compute one mapped slot once, caches emptied
 //   close  {}                                    unmap everything
 //
 // Every reply has "status": "ok", or the status, sub and reason of a failed case.
@@ -27,6 +28,8 @@ struct Reply {
   double run_ns = 0;      // slot: the one run; time: all kernel calls together
   double prepare_ns = 0;  // time: the rest of the timing loops (poisoning, flushing)
   std::int64_t peak_bytes = 0;
+  std::int64_t unwritten_calls = 0;  // timed calls that left elements unwritten when they returned
+  std::vector<std::string> marks;    // slot with run, run: ChangeMarks of the outputs right after
   std::vector<TimingSeries> series;
 };
 

@@ -1,10 +1,14 @@
 #include "replay/worker.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <new>
@@ -12,6 +16,7 @@
 
 #include "base/error.h"
 #include "replay/channel.h"
+#include "replay/content_sets.h"
 #include "replay/measure.h"
 #include "replay/protocol.h"
 #include "replay/suite.h"
@@ -26,6 +31,41 @@ std::int64_t PeakBytes() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
+
+// Orphans count: the worker is their reaper (ServeWorker).
+bool HasChildren() {
+  int status = 0;
+  for (;;) {
+    const pid_t child = waitpid(-1, &status, WNOHANG);
+    if (child <= 0) return child == 0;  // 0: at least one is running
+  }
+}
+
+// While it lives, the process may map `more_bytes` beyond what it has: a memory bomb then fails an
+// allocation instead of waking the kernel's out-of-memory killer. Sanitizers reserve terabytes.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(std::size_t more_bytes) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    std::ifstream statm("/proc/self/statm");
+    std::size_t pages = 0;
+    if (statm >> pages) Set(pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + more_bytes);
+#else
+    (void)more_bytes;
+#endif
+  }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+  ~MemoryLimit() { Set(RLIM_INFINITY); }
+
+ private:
+  static void Set(rlim_t bytes) {
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = std::min(bytes, limit.rlim_max);
+    setrlimit(RLIMIT_AS, &limit);
+  }
+};
 
 // A failure of the case, thrown by a handler and turned into a reply.
 struct CaseFailure {
@@ -43,8 +83,8 @@ struct CaseFailure {
 // The case that the last `open` started.
 class OpenCase {
  public:
-  OpenCase(const Registry& registry, const Json& request)
-      : context_{request.at("threads").get<int>()} {
+  OpenCase(const Registry& registry, const Json& request, bool limit_memory)
+      : context_{request.at("threads").get<int>()}, limit_memory_(limit_memory) {
     const Workload workload = WorkloadFromJson(request.at("workload").dump());
     const DefinitionRef found = registry.FindDefinition(workload.definition);
     if (found.family == nullptr) {
@@ -69,15 +109,15 @@ class OpenCase {
     if (!refusal.empty()) Fail(Status::kUnsupported, "", refusal);
     for (const Tensor& tensor : slot.outputs.tensors()) given_.push_back(tensor.data);
     slots_.push_back(std::move(slot));
-    Reply reply;
-    if (request.at("run").get<bool>()) {
-      const auto start = std::chrono::steady_clock::now();
-      Run(slots_.back());
-      reply.run_ns =
-          std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
-              .count();
-    }
-    return reply;
+    if (limit_memory_) LimitMemory();
+    return request.at("run").get<bool>() ? RunOnce(slots_.back()) : Reply{};
+  }
+
+  Reply RunSlot(const Json& request) {
+    Slot& slot = slots_.at(request.at("slot").get<std::size_t>());
+    EvictFromCaches(slot.inputs);
+    EvictFromCaches(slot.outputs);
+    return RunOnce(slot);
   }
 
   Reply Time(const Json& request) {
@@ -88,6 +128,7 @@ class OpenCase {
     for (const std::string& mode : request.at("modes").get<std::vector<std::string>>()) {
       MeasuredSeries measured =
           MeasureHost(mode, slots_, limits, [this](Slot& slot) { Run(slot); });
+      reply.unwritten_calls += measured.unwritten_calls;
       reply.run_ns += measured.run_ns;
       reply.prepare_ns += measured.prepare_ns;
       reply.series.push_back(std::move(measured.series));
@@ -96,6 +137,29 @@ class OpenCase {
   }
 
  private:
+  Reply RunOnce(Slot& slot) {
+    Reply reply;
+    reply.run_ns = Nanoseconds([&] { Run(slot); });
+    reply.prepare_ns = Nanoseconds([&] { reply.marks = ChangeMarks(slot.outputs); });
+    return reply;
+  }
+
+  template <class Work>
+  static double Nanoseconds(const Work& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
+
+  void LimitMemory() {
+    constexpr std::size_t kWorkspaceFactor = 3, kAlways = std::size_t{1} << 30;
+    std::size_t tensors = 0;
+    for (const Slot& slot : slots_) tensors += slot.inputs.bytes() + slot.outputs.bytes();
+    limit_.reset();
+    limit_ = std::make_unique<MemoryLimit>(kWorkspaceFactor * tensors + kAlways);
+  }
+
   // Outputs must land in the memory that was given: a swapped pointer would dodge every guard.
   void Run(Slot& slot) {
     backend_->run(problem_, slot.inputs, slot.outputs, context_);
@@ -114,36 +178,49 @@ class OpenCase {
   const Backend* backend_ = nullptr;
   Problem problem_;
   RunContext context_;
+  bool limit_memory_ = false;  // plugins only: our own kernels are trusted to need little
+  std::unique_ptr<MemoryLimit> limit_;
   std::vector<Slot> slots_;
   std::vector<const std::byte*> given_;  // output addresses, slot by slot
 };
 
-Reply Handle(const Registry& registry, std::unique_ptr<OpenCase>& open, const Json& request,
-             Channel& channel) {
+// The worker's side of a connection.
+struct Service {
+  const Registry& registry;
+  Channel& channel;
+  bool has_plugins = false;
+  std::unique_ptr<OpenCase> open;
+};
+
+Reply Handle(Service& service, const Json& request) {
+  std::unique_ptr<OpenCase>& open = service.open;
   const std::string op = request.at("op");
   // Taken even when the case is gone: the next slot must not get them.
-  std::vector<FileDescriptor> fds = channel.TakeFds(op == "slot" ? 2 : 0);
+  std::vector<FileDescriptor> fds = service.channel.TakeFds(op == "slot" ? 2 : 0);
   if (op == "open") {
     open.reset();
-    open = std::make_unique<OpenCase>(registry, request);
+    open = std::make_unique<OpenCase>(service.registry, request, service.has_plugins);
     return {};
   }
   if (op == "close") {
     open.reset();
+    if (HasChildren()) {
+      Fail(Status::kFailed, "child", "the backend left a child process running");
+    }
     return {};
   }
   if (open == nullptr) BadInput("request '" + op + "' without an open case");
   if (op == "slot") return open->MapSlot(request, fds);
+  if (op == "run") return open->RunSlot(request);
   if (op == "time") return open->Time(request);
   BadInput("unknown request '" + op + "'");
 }
 
 // A reply for everything that a backend may throw.
-Reply Answer(const Registry& registry, std::unique_ptr<OpenCase>& open, const std::string& line,
-             Channel& channel) {
+Reply Answer(Service& service, const std::string& line) {
   Reply reply;
   try {
-    reply = Handle(registry, open, Json::parse(line), channel);
+    reply = Handle(service, Json::parse(line));
   } catch (const CaseFailure& failure) {
     reply = failure.reply;
   } catch (const std::bad_alloc&) {
@@ -168,11 +245,15 @@ Reply Answer(const Registry& registry, std::unique_ptr<OpenCase>& open, const st
 
 }  // namespace
 
-int ServeWorker(const Registry& registry, int fd) {
+int ServeWorker(const Registry& registry, int fd, const Json& plugin_backends) {
   Channel channel{FileDescriptor(fd)};
-  const Json hello = {{"protocol", kProtocolVersion}, {"worker", "assay"}, {"pid", getpid()}};
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const Json hello = {{"protocol", kProtocolVersion},
+                      {"worker", "assay"},
+                      {"pid", getpid()},
+                      {"plugin_backends", plugin_backends}};
   if (!channel.Send(hello.dump())) return 0;
-  std::unique_ptr<OpenCase> open;
+  Service service{registry, channel, !plugin_backends.empty(), nullptr};
   for (;;) {
     std::string line;
     switch (channel.Receive(line)) {
@@ -183,7 +264,7 @@ int ServeWorker(const Registry& registry, int fd) {
       default:
         return static_cast<int>(Fault::kInternal);
     }
-    if (!channel.Send(ReplyToJson(Answer(registry, open, line, channel)))) return 0;
+    if (!channel.Send(ReplyToJson(Answer(service, line)))) return 0;
   }
 }
 

@@ -80,14 +80,13 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std:
 }
 
 void WorkerProcess::Greet() {
-  std::string line;
-  const auto outcome = WaitForLine(line, Clock::now() + kGreetingTime);
+  const auto outcome = WaitForLine(greeting_, Clock::now() + kGreetingTime);
   if (outcome != Channel::Outcome::kMessage) {
     Bury("it did not greet");
     return;
   }
   try {
-    if (nlohmann::json::parse(line).at("protocol") == kProtocolVersion) return;
+    if (nlohmann::json::parse(greeting_).at("protocol") == kProtocolVersion) return;
     Bury(fmt::format("it does not speak protocol {}", kProtocolVersion));
   } catch (const nlohmann::json::exception&) {
     Bury("its greeting is not JSON");
@@ -135,7 +134,9 @@ Reply WorkerProcess::Await(double timeout_s, const std::string& phase) {
       break;
   }
   try {
-    return ReplyFromJson(line);
+    Reply reply = ReplyFromJson(line);
+    if (reply.sub == "child") Bury("it left a child process");  // the group goes with it
+    return reply;
   } catch (const Error& error) {
     return Bury(error.what());
   }

@@ -33,6 +33,9 @@ class WorkerProcess {
   std::vector<Reply> Collect(double timeout_s);
 
   bool dead() const { return pid_ <= 0; }
+  const std::string& why_dead() const { return death_.reason; }
+  std::string last_output() const { return LogTail(); }      // of stdout and stderr, in one line
+  const std::string& greeting() const { return greeting_; }  // its JSON line
 
  private:
   Reply Bury(const std::string& what_happened);
@@ -47,6 +50,7 @@ class WorkerProcess {
   pid_t pid_ = -1;
   FileDescriptor log_;
   Channel channel_{FileDescriptor()};
+  std::string greeting_;
   std::vector<std::string> posted_;  // phases of the requests without a reply
   Reply death_;                      // why a dead worker died
 };

@@ -1,0 +1,37 @@
+// Other people's kernels: shared libraries that speak include/assay_plugin.h. They are loaded in
+// workers only; the runner learns from a worker what a plugin offers.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "include/assay_plugin.h"
+#include "ops/registry.h"
+
+namespace assay {
+
+// What a plugin says about one of its kernels.
+struct PluginBackend {
+  std::string name, definition, summary;  // `definition` may name a whole family
+};
+
+// Loads the library and returns its kernels. Throws kInput with the loader's own words, or when the
+// library does not export assay_plugin_backends, speaks another ABI or offers an incomplete kernel.
+std::span<const AssayBackend> LoadPlugin(const std::string& path);
+
+// `base` with the kernels as backends of their families. Throws kInput when a definition is unknown
+// or a name is taken.
+Registry WithPluginBackends(const Registry& base, std::span<const AssayBackend> kernels);
+
+// The same in the runner, which has only the descriptions: these backends cannot be run there.
+Registry WithDescribedBackends(const Registry& base, const std::vector<PluginBackend>& kernels);
+
+// Starts one worker with `command`, asks what its plugins offer and ends it. Throws kInput with the
+// worker's last words when it dies before it can say.
+std::vector<PluginBackend> DescribePlugins(const std::vector<std::string>& command);
+
+nlohmann::json DescriptionOf(std::span<const AssayBackend> kernels);
+
+}  // namespace assay
