@@ -7,6 +7,7 @@
 #include "ops/gdn_prefill/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
+#include "ops/sparse_mla_prefill/spec.h"
 
 namespace assay {
 
@@ -31,6 +32,7 @@ const Registry& BuiltInRegistry() {
       gdn_prefill::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
+      sparse_mla_prefill::MakeFamily(),
   });
   return registry;
 }
