@@ -23,8 +23,8 @@ class Scratch {
   float* Reserve(std::int64_t floats) {
     if (floats > size_) {
       data_.reset();
-      data_.reset(static_cast<float*>(::operator new (
-          static_cast<std::size_t>(floats) * sizeof(float), std::align_val_t{64})));
+      data_.reset(static_cast<float*>(
+          ::operator new (static_cast<std::size_t>(floats) * sizeof(float), std::align_val_t{64})));
       size_ = floats;
     }
     return data_.get();

@@ -16,15 +16,15 @@ namespace assay::cpu {
 //   out = sum_j exp(x_j) row_j / (sum_j exp(x_j) + exp(sink))
 // An empty list gives zeros, whatever the sink.
 struct LatentQuery {
-  int heads = 0;                          // a multiple of kLatentGroup
-  const bf16* q = nullptr;                // [heads, 512]
-  std::span<const bf16* const> rows;      // [list] pointers to 512 elements; or, instead,
+  int heads = 0;                            // a multiple of kLatentGroup
+  const bf16* q = nullptr;                  // [heads, 512]
+  std::span<const bf16* const> rows;        // [list] pointers to 512 elements; or, instead,
   std::span<const float* const> wide_rows;  // the same in fp32, for what bf16 cannot hold
-  float scale = 0;                        // positive
-  const float* sink = nullptr;            // [heads], natural logarithms; null = none
-  bf16* out = nullptr;                    // [heads, 512]
-  float* max_logits = nullptr;            // [heads], max_j x_j; null = not wanted
-  float* lse = nullptr;                   // [heads], ln sum_j exp(x_j), without the sink; likewise
+  float scale = 0;                          // positive
+  const float* sink = nullptr;              // [heads], natural logarithms; null = none
+  bf16* out = nullptr;                      // [heads, 512]
+  float* max_logits = nullptr;              // [heads], max_j x_j; null = not wanted
+  float* lse = nullptr;  // [heads], ln sum_j exp(x_j), without the sink; likewise
 };
 
 // Computes on the calling thread. A head's result depends on the leaf, the list and its order only,

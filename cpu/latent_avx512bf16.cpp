@@ -43,10 +43,20 @@ struct PairSteps {
   }
 };
 
+using Pairs = Latent<Avx512Bf16, PairSteps>;
+
+void Weigh(const LatentTask& task) {
+  task.wide_rows != nullptr ? Avx512LatentLeaf().weigh(task) : Pairs::Weigh(task);
+}
+
+void Combine(const LatentTask& task) {
+  task.wide_rows != nullptr ? Avx512LatentLeaf().combine(task) : Pairs::Combine(task);
+}
+
 }  // namespace
 
 const LatentLeaf& Avx512Bf16LatentLeaf() {
-  static constexpr LatentLeaf kLeaf = Latent<Avx512Bf16, PairSteps>::Leaf("avx512bf16");
+  static constexpr LatentLeaf kLeaf{"avx512bf16", Weigh, Combine};
   return kLeaf;
 }
 

@@ -1,4 +1,5 @@
-// Inner loops of latent attention for whatever the compiler's default allows (SSE2 on x86-64); compile flags in cpu/CMakeLists.txt.
+// Inner loops of latent attention for whatever the compiler's default allows (SSE2 on x86-64);
+// compile flags in cpu/CMakeLists.txt.
 #include "cpu/latent_tile.h"
 
 namespace assay::cpu {

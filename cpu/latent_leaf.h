@@ -19,12 +19,12 @@ inline constexpr int kLatentPadding = 8;
 // Some heads of one query token against its list of latent rows, and the buffers of the thread that
 // works on it. Bit patterns of bf16 are passed as uint16; buffers are 64-byte aligned.
 struct LatentTask {
-  int heads = 0;                              // a multiple of kLatentGroup
-  std::int64_t count = 0;                     // rows in the list, at least 1
-  const std::uint16_t* q = nullptr;           // [heads, 512]
-  const bf16* const* rows = nullptr;          // [count], each 512 long; or
-  const float* const* wide_rows = nullptr;    // the same in fp32
-  float scale_log2e = 0;                      // weight = exp2(scale_log2e * (score - largest)), > 0
+  int heads = 0;                            // a multiple of kLatentGroup
+  std::int64_t count = 0;                   // rows in the list, at least 1
+  const std::uint16_t* q = nullptr;         // [heads, 512]
+  const bf16* const* rows = nullptr;        // [count], each 512 long; or
+  const float* const* wide_rows = nullptr;  // the same in fp32
+  float scale_log2e = 0;                    // weight = exp2(scale_log2e * (score - largest)), > 0
 
   float* packed_q = nullptr;      // [512, kLatentGroup]
   float* row_tile = nullptr;      // [kLatentPadding, 512]
@@ -47,6 +47,6 @@ struct LatentLeaf {
 const LatentLeaf& BaselineLatentLeaf();
 const LatentLeaf& Avx2LatentLeaf();        // needs AVX2 and FMA
 const LatentLeaf& Avx512LatentLeaf();      // needs AVX-512 F, BW, DQ and VL
-const LatentLeaf& Avx512Bf16LatentLeaf();  // and AVX512-BF16; not for wide_rows
+const LatentLeaf& Avx512Bf16LatentLeaf();  // and AVX512-BF16; fp32 for wide_rows
 
 }  // namespace assay::cpu

@@ -5,6 +5,7 @@
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
+#include "ops/mixed_mla_decode/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "ops/sparse_mla_prefill/spec.h"
@@ -30,6 +31,7 @@ const Registry& BuiltInRegistry() {
       dense_gemm_bf16_nt::MakeFamily(),
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
+      mixed_mla_decode::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),

@@ -93,17 +93,19 @@ ASSAY_VECTOR_CLONES void EncodeV41(const float* x, std::uint8_t* data, std::uint
   }
 }
 
+// Flat loops over all 512 elements, not one per group: groups of 16 are too short for wide vectors.
 ASSAY_VECTOR_CLONES void EncodeV41Fp4(const float* x, std::uint8_t* data, std::uint8_t* scales) {
-  for (int group = 0; group < kV41Fp4.scale_bytes; ++group, x += 16, data += 8) {
-    const float wanted = std::clamp(LargestMagnitude(x, 16) / 6.0f, 0x1p-9f, 448.0f);
+  float divisor[kDim];
+  for (int group = 0; group < kV41Fp4.scale_bytes; ++group) {
+    const float wanted = std::clamp(LargestMagnitude(x + 16 * group, 16) / 6.0f, 0x1p-9f, 448.0f);
     const std::uint32_t scale = E4M3Code(wanted);
     scales[group] = static_cast<std::uint8_t>(scale);
-    const float divisor = E4M3Value(scale);
-    for (int i = 0; i < 8; ++i) {
-      const std::uint32_t low = E2M1Code(x[2 * i] / divisor);
-      const std::uint32_t high = E2M1Code(x[2 * i + 1] / divisor);
-      data[i] = static_cast<std::uint8_t>(low | high << 4);
-    }
+    std::fill_n(divisor + 16 * group, 16, E4M3Value(scale));
+  }
+  std::uint8_t codes[kDim];
+  for (int i = 0; i < kDim; ++i) codes[i] = static_cast<std::uint8_t>(E2M1Code(x[i] / divisor[i]));
+  for (int i = 0; i < kV41Fp4.data_bytes; ++i) {
+    data[i] = static_cast<std::uint8_t>(codes[2 * i] | codes[2 * i + 1] << 4);
   }
 }
 

@@ -3,8 +3,8 @@
 //   V41      512 e4m3 codes, 16 ue8m0 scales of 32 dims each
 //   V41_FP4  512 e2m1 codes, two a byte, low nibble = even dim; 32 e4m3 scales of 16 dims each
 //
-// A page is planar: the codes of all its tokens, then the scales of all its tokens. Encoders are for
-// generators, decoders for kernels and generators; the reference decodes on its own.
+// A page is planar: the codes of all its tokens, then the scales of all its tokens. Encoders are
+// for generators, decoders for kernels and generators; the reference decodes on its own.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct RowFormat {
   const char* tag;
   std::int64_t data_bytes, scale_bytes;  // of one token
 
-  std::int64_t token_bytes() const { return data_bytes + scale_bytes; }
-  std::int64_t data_at(std::int64_t token) const { return token * data_bytes; }
-  std::int64_t scale_at(std::int64_t token, std::int64_t page_tokens) const {
+  constexpr std::int64_t token_bytes() const { return data_bytes + scale_bytes; }
+  constexpr std::int64_t data_at(std::int64_t token) const { return token * data_bytes; }
+  constexpr std::int64_t scale_at(std::int64_t token, std::int64_t page_tokens) const {
     return page_tokens * data_bytes + token * scale_bytes;
   }
 };

@@ -15,7 +15,7 @@
 namespace assay::mla {
 namespace {
 
-constexpr std::uint64_t kGains = kAuxiliaryTensor + 200;  // + tensor
+constexpr std::uint64_t kGains = kAuxiliaryTensor + 240;  // + tensor
 
 ASSAY_VECTOR_CLONES void FillNormal(std::uint64_t key, std::uint64_t tensor, std::uint64_t first,
                                     std::int64_t count, float factor, bf16* out) {
@@ -118,8 +118,8 @@ void CheckQueries(const Problem& problem, const Tensor& q) {
   if (bad == INT64_MAX) return;
   const std::int64_t token = bad / (kHeads * kDim), head = bad / kDim % kHeads;
   BadInput(problem.definition->name + ": q[" + std::to_string(token) + "," + std::to_string(head) +
-           "," + std::to_string(bad % kDim) +
-           "] = " + std::to_string(ToFloat(q.as<bf16>()[bad])) + " is not finite");
+           "," + std::to_string(bad % kDim) + "] = " + std::to_string(ToFloat(q.as<bf16>()[bad])) +
+           " is not finite");
 }
 
 float ScaleOf(const Problem& problem, const Bundle& inputs) {
@@ -136,8 +136,7 @@ float ScaleOf(const Problem& problem, const Bundle& inputs) {
 
 std::int64_t FirstNonFinite(const bf16* x, std::int64_t count) {
   if (AllFinite(x, count)) return -1;
-  const bf16* at =
-      std::find_if(x, x + count, [](bf16 e) { return (e.bits & 0x7F80u) == 0x7F80u; });
+  const bf16* at = std::find_if(x, x + count, [](bf16 e) { return (e.bits & 0x7F80u) == 0x7F80u; });
   return at - x;
 }
 

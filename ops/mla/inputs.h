@@ -18,8 +18,8 @@ inline constexpr float kDefaultScale = 0.04419417382415922f;  // 1 / sqrt(512)
 // logits have a standard deviation of 1 to 4.
 void GenerateQueries(std::uint64_t key, std::uint64_t tensor, std::int64_t tokens, bf16* q);
 
-// N(0,1), but head 3 has -inf, head 17 +inf, head 29 has 20 and head 41 has 8: near the logarithm of
-// a full list's sum, where a sink that is counted twice shows.
+// N(0,1), but head 3 has -inf, head 17 +inf, head 29 has 20 and head 41 has 8: near the logarithm
+// of a full list's sum, where a sink that is counted twice shows.
 void GenerateSinks(std::uint64_t key, std::uint64_t tensor, float* sink);
 
 // Latent row number `row` before it is encoded: N(0,1) times a gain of the row in [0.5, 2].

@@ -120,10 +120,9 @@ void AttendToken(const TokenHeads& token, SumOrder order) {
   }
 }
 
-void ForEachToken(
-    const std::vector<std::int64_t>& rows,
-    const std::function<void(std::int64_t, const std::vector<std::int64_t>&,
-                             const std::vector<std::size_t>&)>& body) {
+void ForEachToken(const std::vector<std::int64_t>& rows,
+                  const std::function<void(std::int64_t, const std::vector<std::int64_t>&,
+                                           const std::vector<std::size_t>&)>& body) {
   std::vector<std::size_t> starts;  // positions where another token begins
   for (std::size_t n = 0; n < rows.size(); ++n) {
     if (n == 0 || rows[n] / kHeads != rows[n - 1] / kHeads) starts.push_back(n);
@@ -152,8 +151,8 @@ std::vector<std::int64_t> RowsOfTokens(const std::vector<std::int64_t>& tokens) 
 OutputPolicy Policy() {
   OutputPolicy policy;
   // P rounded to bf16 moves the result by up to 2^-8 sum_j p_j |v_j|, perhaps into the next binade,
-  // where half an ulp of the final rounding is a whole ulp of r. Weights below 2^-126 vanish in fp32:
-  // 640 of them, times values up to 10, are less than 2^-112.
+  // where half an ulp of the final rounding is a whole ulp of r. Weights below 2^-126 vanish in
+  // fp32: 640 of them, times values up to 10, are less than 2^-112.
   policy.grades = {{"strict", 0x1.0p-112, 0, 0x1.0p-8, 1}, {"captured", 0.005, 0.016, 0, 0}};
   policy.slice_rel_l2 = 5e-3;
   policy.slice_of_row = [](const Problem&, const Bundle&, std::int64_t row) {

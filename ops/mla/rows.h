@@ -21,8 +21,8 @@ struct TokenHeads {
   std::vector<double*> value, weight;  // one per head: where 512 results go
 };
 
-// value = sum_j exp(x_j) k_j / (sum_j exp(x_j) + exp(sink)), x_j = scale * q.k_j, and weight the same
-// with |k_j|. Zeros for an empty list. Sums over the list run in the given order.
+// value = sum_j exp(x_j) k_j / (sum_j exp(x_j) + exp(sink)), x_j = scale * q.k_j, and weight the
+// same with |k_j|. Zeros for an empty list. Sums over the list run in the given order.
 void AttendToken(const TokenHeads& token, SumOrder order);
 
 // Rows of the output [tokens, 64, 512] are numbered token * 64 + head. Calls

@@ -10,7 +10,7 @@ namespace assay::sparse_mla_prefill {
 namespace {
 
 constexpr std::int64_t kPrefixUnit = 256;  // cached prefixes are whole pages of 256 positions
-constexpr std::uint64_t kPicks = kAuxiliaryTensor + 210;  // + number of the request
+constexpr std::uint64_t kPicks = kAuxiliaryTensor + 250;  // + number of the request
 
 constexpr int kRun = 8;
 constexpr int kRunSlots = 45;  // 360 of 512 picks: 70 %
@@ -158,8 +158,8 @@ void PickSource::Append(const Request& request, std::int64_t query, std::vector<
   }
   const std::uint64_t stream = kPicks + static_cast<std::uint64_t>(&request - &chunk_.requests[0]);
   for (std::uint64_t slot = 0; count() < wanted; ++slot) {
-    const auto phase = static_cast<std::int64_t>(
-        Mix64(key_, stream, slot) % static_cast<std::uint64_t>(keep_));
+    const auto phase =
+        static_cast<std::int64_t>(Mix64(key_, stream, slot) % static_cast<std::uint64_t>(keep_));
     const std::int64_t epoch = (query + phase) / keep_;
     // The choice was made when the epoch began and must be possible there.
     const std::int64_t rows = limit_of(std::max<std::int64_t>(epoch * keep_ - phase, 0));
@@ -172,7 +172,8 @@ void PickSource::Append(const Request& request, std::int64_t query, std::vector<
     const auto start = begin + static_cast<std::int64_t>((random >> 2) % choices);
     for (std::int64_t row = start; row < start + length; ++row) take(row);
   }
-  for (std::size_t n = first; n < picks.size(); ++n) seen[static_cast<std::size_t>(picks[n])] = false;
+  for (std::size_t n = first; n < picks.size(); ++n)
+    seen[static_cast<std::size_t>(picks[n])] = false;
   std::sort(picks.begin() + static_cast<std::ptrdiff_t>(first), picks.end());
 }
 

@@ -1,5 +1,6 @@
-// The structure of a prefill chunk: which requests its query rows belong to, where their rows lie in
-// the workspace, and which compressed rows a query picks. Generator, row sample and tests read it.
+// The structure of a prefill chunk: which requests its query rows belong to, where their rows lie
+// in the workspace, and which compressed rows a query picks. Generator, row sample and tests read
+// it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace assay::sparse_mla_prefill {
 
-inline constexpr std::int64_t kWindow = 128;    // newest positions, uncompressed
+inline constexpr std::int64_t kWindow = 128;     // newest positions, uncompressed
 inline constexpr std::int64_t kMostPicks = 512;  // compressed rows of one query
 
 // One request. The workspace holds the compressed rows of all requests, request by request, then
@@ -29,7 +30,8 @@ struct Request {
 };
 
 struct Chunk {
-  std::int64_t ratio = 0;  // positions per compressed row; 0 = no compressed rows are tied to positions
+  std::int64_t ratio =
+      0;  // positions per compressed row; 0 = no compressed rows are tied to positions
   std::vector<Request> requests;
   std::int64_t window_base = 0;  // workspace rows before it are compressed
 

@@ -71,8 +71,7 @@ void RunTask(const Args& args, std::int64_t row, int first_head, int heads,
 
 std::string Refusal(const Args& args) {
   if (args.width < 0 || args.width % 64 != 0) {
-    return "indices has " + std::to_string(args.width) +
-           " columns, supported are multiples of 64";
+    return "indices has " + std::to_string(args.width) + " columns, supported are multiples of 64";
   }
   if (args.kv_stride < kDim || args.kv_stride % 8 != 0) {
     return "kv has a row stride of " + std::to_string(args.kv_stride) +
@@ -116,7 +115,8 @@ void RunCpu(const Args& args, int threads) {
 std::vector<Backend> Backends() {
   Backend backend;
   backend.name = "cpu";
-  backend.summary = "lists read in place, heads along the lanes; AVX512-BF16, AVX-512, AVX2 or plain";
+  backend.summary =
+      "lists read in place, heads along the lanes; AVX512-BF16, AVX-512, AVX2 or plain";
   backend.supports = [](const Problem&, const Bundle&) { return std::string(); };
   backend.run = [](const Problem& problem, const Bundle& inputs, Bundle& outputs,
                    const RunContext& context) {

@@ -139,20 +139,21 @@ void GenerateRows(const Problem& problem, const Chunk& chunk, std::uint64_t key,
   const std::int64_t rows = problem.axis("Nkv");
   const bool fill_all = problem.variant == "poison";
   bf16* kv = inputs["kv"].as<bf16>();
-  ParallelRanges((rows + kPageRows - 1) / kPageRows, 64, 0,
-                 [&](std::int64_t first_page, std::int64_t last_page) {
-    for (std::int64_t page = first_page; page < last_page; ++page) {
-      const std::int64_t begin = page * kPageRows, end = std::min(begin + kPageRows, rows);
-      const bool used = std::count(selected.begin() + begin, selected.begin() + end, 1) != 0;
-      for (std::int64_t row = begin; row < end && (used || fill_all); ++row) {
-        if (selected[static_cast<std::size_t>(row)] != 0) {
-          FillRow(chunk, key, row, kv + row * kDim);
-        } else {
-          PoisonRow(row, kv + row * kDim);
+  ParallelRanges(
+      (rows + kPageRows - 1) / kPageRows, 64, 0,
+      [&](std::int64_t first_page, std::int64_t last_page) {
+        for (std::int64_t page = first_page; page < last_page; ++page) {
+          const std::int64_t begin = page * kPageRows, end = std::min(begin + kPageRows, rows);
+          const bool used = std::count(selected.begin() + begin, selected.begin() + end, 1) != 0;
+          for (std::int64_t row = begin; row < end && (used || fill_all); ++row) {
+            if (selected[static_cast<std::size_t>(row)] != 0) {
+              FillRow(chunk, key, row, kv + row * kDim);
+            } else {
+              PoisonRow(row, kv + row * kDim);
+            }
+          }
         }
-      }
-    }
-  });
+      });
 }
 
 }  // namespace

@@ -54,8 +54,9 @@ std::vector<TensorLayout> InputLayouts(const Problem& problem) {
 std::size_t ResidentBytes(const Problem& problem) {
   const std::size_t all = Bundle::ArenaBytes(InputLayouts(problem));
   if (IsVariant(problem, "poison")) return all;
-  // A pick touches a page, a run of 8 rows of 1 KB at most three; a query has 45 runs and 152 single
-  // picks, perhaps 100 more where picks collide, and shares four fifths of them with its neighbour.
+  // A pick touches a page, a run of 8 rows of 1 KB at most three; a query has 45 runs and 152
+  // single picks, perhaps 100 more where picks collide, and shares four fifths of them with its
+  // neighbour.
   constexpr std::int64_t kFirst = 45 * 3 + 252, kNext = kFirst / 5 + 1, kPageRows = 4;
   std::int64_t unused = 0;
   for (const Request& request : ChunkOf(problem).requests) {
@@ -102,8 +103,7 @@ void ValidateInputs(const Problem& problem, const Bundle& inputs) {
   const auto optional = [&](const char* name, DType dtype, const Shape& shape) {
     return mla::RequireTensor(problem, inputs, name, dtype, {shape}, /*optional=*/true);
   };
-  const Tensor& q =
-      *mla::RequireTensor(problem, inputs, "q", DType::kBF16, {{m, kHeads, kDim}});
+  const Tensor& q = *mla::RequireTensor(problem, inputs, "q", DType::kBF16, {{m, kHeads, kDim}});
   const Tensor& kv =
       *mla::RequireTensor(problem, inputs, "kv", DType::kBF16, {{nkv, 1, kDim}, {nkv, kDim}});
   mla::RequireTensor(problem, inputs, "indices", DType::kI32, {{m, 1, width}, {m, width}});
@@ -125,8 +125,8 @@ Cost CostOf(const Problem& problem, const Bundle& inputs) {
     lists.ForEach(row, [&](std::int32_t) { ++pairs; });
   }
   const std::vector<std::uint8_t> selected = SelectedRows(lists);
-  const auto distinct = static_cast<double>(
-      std::accumulate(selected.begin(), selected.end(), std::int64_t{0}));
+  const auto distinct =
+      static_cast<double>(std::accumulate(selected.begin(), selected.end(), std::int64_t{0}));
   Cost cost;
   cost.exponentials = static_cast<double>(kHeads * pairs);
   cost.flops = 4 * static_cast<double>(kDim) * cost.exponentials;

@@ -42,22 +42,20 @@ Draft DraftOf(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   return draft;
 }
 
-using Applies = bool (*)(const Problem&);
-
 Mutant Changed(const char* name, const char* mistake, void (*change)(Draft&),
-               Applies applies = nullptr) {
+               bool (*applies)(const Problem&) = nullptr, const char* variant = "") {
   return {name, mistake,
           [change](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
             Draft draft = DraftOf(problem, inputs, outputs);
             change(draft);
             RunCpu(draft.args, 0);
           },
-          applies};
+          applies, variant};
 }
 
 // Every index is replaced; the result may be -1, "none".
-void MapIndices(Draft& draft, std::int64_t (*map)(const Draft&, std::int64_t row,
-                                                  std::int64_t index)) {
+void MapIndices(Draft& draft,
+                std::int64_t (*map)(const Draft&, std::int64_t row, std::int64_t index)) {
   for (std::int64_t row = 0; row < draft.args.m; ++row) {
     std::int32_t* list = draft.List(row);
     for (std::int32_t j = 0; j < draft.Length(row); ++j) {
@@ -69,7 +67,6 @@ void MapIndices(Draft& draft, std::int64_t (*map)(const Draft&, std::int64_t row
 bool HasPicks(const Problem& problem) { return problem.axis("W") > kWindow; }
 bool HasSinks(const Problem& problem) { return problem.variant != "no_sink"; }
 bool HasTwoRequests(const Problem& problem) { return ChunkOf(problem).requests.size() > 1; }
-bool IsSpecial(const Problem& problem) { return problem.variant == "special"; }
 
 // Some list does not fill its columns.
 bool HasShortLists(const Problem& problem) {
@@ -215,31 +212,35 @@ std::vector<Mutant> ListMutants() {
       Changed("second_reads_first", "later requests read the workspace of the first",
               SecondReadsFirst, HasTwoRequests),
       Changed("duplicates_once", "an index that occurs twice counts once", CountDuplicatesOnce,
-              IsSpecial),
+              nullptr, "special"),
   };
 }
 
 std::vector<Mutant> ScaleAndSinkMutants() {
   return {
-      Changed("sink_omitted", "the sink does not enlarge the denominator",
-              [](Draft& d) { d.args.attn_sink = nullptr; }, HasSinks),
-      Changed("sink_scaled", "the sink is multiplied by sm_scale, as if it came before scaling",
-              [](Draft& d) {
-                for (float& sink : d.sinks) sink *= d.args.sm_scale;
-              },
-              HasSinks),
-      Changed("sink_in_base_2", "the sink is used as a power of two",
-              [](Draft& d) {
-                for (float& sink : d.sinks) sink *= std::log(2.0f);
-              },
-              HasSinks),
-      Changed("sink_per_block", "the sink is added once per block of 64 columns",
-              [](Draft& d) {
-                for (float& sink : d.sinks) {
-                  sink += std::log(static_cast<float>(d.args.width / 64));
-                }
-              },
-              HasSinks),
+      Changed(
+          "sink_omitted", "the sink does not enlarge the denominator",
+          [](Draft& d) { d.args.attn_sink = nullptr; }, HasSinks),
+      Changed(
+          "sink_scaled", "the sink is multiplied by sm_scale, as if it came before scaling",
+          [](Draft& d) {
+            for (float& sink : d.sinks) sink *= d.args.sm_scale;
+          },
+          HasSinks),
+      Changed(
+          "sink_in_base_2", "the sink is used as a power of two",
+          [](Draft& d) {
+            for (float& sink : d.sinks) sink *= std::log(2.0f);
+          },
+          HasSinks),
+      Changed(
+          "sink_per_block", "the sink is added once per block of 64 columns",
+          [](Draft& d) {
+            for (float& sink : d.sinks) {
+              sink += std::log(static_cast<float>(d.args.width / 64));
+            }
+          },
+          HasSinks),
       Changed("exp2_without_log2e", "exp2 of the logits, without the factor log2(e)",
               [](Draft& d) { d.args.sm_scale *= std::log(2.0f); }),
       Changed("scale_of_576", "sm_scale of 576 dims, where the rotary dims are extra",
@@ -253,9 +254,10 @@ std::vector<Mutant> Mutants() {
   std::vector<Mutant> mutants = ListMutants();
   for (Mutant& mutant : ScaleAndSinkMutants()) mutants.push_back(std::move(mutant));
   mutants.push_back(Spoiled("heads_swapped", "output heads 0 and 1 are exchanged", SwapHeads));
-  mutants.push_back(Spoiled("heads_by_rank", "heads of the 4 ranks are interleaved", TransposeHeads));
-  mutants.push_back({"row_sum_from_rounded_p", "the row sum adds weights rounded to e4m3",
-                     SumRoundedWeights});
+  mutants.push_back(
+      Spoiled("heads_by_rank", "heads of the 4 ranks are interleaved", TransposeHeads));
+  mutants.push_back(
+      {"row_sum_from_rounded_p", "the row sum adds weights rounded to e4m3", SumRoundedWeights});
   return mutants;
 }
 

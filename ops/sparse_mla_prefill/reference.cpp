@@ -11,7 +11,7 @@ namespace assay::sparse_mla_prefill {
 namespace {
 
 constexpr std::int64_t kAllTokensUpTo = 192;  // 16 GFLOP at the full width
-constexpr std::int64_t kFirstTokens = 130;    // of every request: short lists, the window filling up
+constexpr std::int64_t kFirstTokens = 130;  // of every request: short lists, the window filling up
 constexpr std::int64_t kRandomTokens = 64;
 constexpr std::size_t kMostOddTokens = 64;
 constexpr std::uint64_t kSampledTokens = kAuxiliaryTensor + 220;

@@ -16,8 +16,8 @@ namespace assay::sparse_mla_prefill {
 using mla::kDim;
 using mla::kHeads;
 
-// Rows of different m are independent. A column j of a row's list counts when j < topk_length[m] and
-// 0 <= indices[m, j] < nkv; every occurrence of a row counts.
+// Rows of different m are independent. A column j of a row's list counts when j < topk_length[m]
+// and 0 <= indices[m, j] < nkv; every occurrence of a row counts.
 struct Args {
   std::int64_t m = 0, nkv = 0;
   std::int64_t width = 0;                     // a multiple of 64
@@ -30,7 +30,7 @@ struct Args {
   float sm_scale = 0;                         // 0 = 1 / sqrt(512)
   bf16* out = nullptr;                        // [m, 64, 512], overwritten; 0 where a list is empty
   float* max_logits = nullptr;                // [m, 64], -inf where empty; null = not wanted
-  float* lse = nullptr;                       // [m, 64], without the sink, +inf where empty; likewise
+  float* lse = nullptr;  // [m, 64], without the sink, +inf where empty; likewise
 };
 
 // Why a call is illegal (width, strides, alignment, overlap, lengths), one sentence; "" when legal.
