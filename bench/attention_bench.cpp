@@ -7,43 +7,19 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
-#include <thread>
 #include <vector>
 
 #include "base/parallel.h"
-#include "base/random.h"
 #include "base/stats.h"
+#include "bench/matrix_rate.h"
 #include "ops/noncausal_dense_attention/spec.h"
-
-#ifdef ASSAY_HAVE_ONEDNN
-#include <dnnl.hpp>
-#include <unordered_map>
-#endif
 
 namespace assay {
 namespace {
 
 using noncausal_dense_attention::Args;
-
-template <class Body>
-double Seconds(const Body& body) {
-  // The previous contender's OpenMP threads spin for about a millisecond; let them fall asleep.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::vector<bf16> RandomBF16(std::int64_t count, std::uint64_t tensor, float factor) {
-  std::vector<bf16> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = ToBF16(factor * UnitNormal(1, tensor, i));
-  }
-  return values;
-}
 
 // --- the naive blocked loop: what one writes first, with cache blocking and all cores ---
 
@@ -116,49 +92,8 @@ void RunNaive(const Args& a) {
   });
 }
 
-// --- the machine's bf16 matrix rate ---
-
-#ifdef ASSAY_HAVE_ONEDNN
-// One bf16 matmul primitive of a size where oneDNN is at its best.
-class MatrixRate {
- public:
-  static constexpr std::int64_t kSize = 2048;
-  static constexpr double kFlops = 2.0 * kSize * kSize * kSize;
-
-  MatrixRate() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    using dnnl::memory;
-    const auto type = memory::data_type::bf16;
-    const memory::desc a({kSize, kSize}, type, memory::dims{kSize, 1});
-    const memory::desc b({kSize, kSize}, type, memory::dims{1, kSize});
-    primitive_ = dnnl::matmul(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, a), engine_));
-    arguments_ = {{DNNL_ARG_SRC, memory(a, engine_, a_.data())},
-                  {DNNL_ARG_WEIGHTS, memory(b, engine_, b_.data())},
-                  {DNNL_ARG_DST, memory(a, engine_, c_.data())}};
-  }
-
-  void Run() {
-    primitive_.execute(stream_, arguments_);
-    stream_.wait();
-  }
-
- private:
-  std::vector<bf16> a_ = RandomBF16(kSize * kSize, 8, 1), b_ = RandomBF16(kSize * kSize, 9, 1);
-  std::vector<bf16> c_ = std::vector<bf16>(a_.size());
-  dnnl::engine engine_;
-  dnnl::stream stream_;
-  dnnl::matmul primitive_;
-  std::unordered_map<int, dnnl::memory> arguments_;
-};
-#endif
-
 struct Rates {
   std::vector<double> ours, naive, matrix;
-
-  static double MedianRatio(const std::vector<double>& a, const std::vector<double>& b) {
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
-    return Median(ratios);
-  }
 };
 
 void CpuAttention(benchmark::State& state) {
@@ -188,10 +123,10 @@ void CpuAttention(benchmark::State& state) {
   }
   state.counters["GF/s"] = Median(rates.ours);
   state.counters["naive_GF/s"] = Median(rates.naive);
-  state.counters["times_naive"] = Rates::MedianRatio(rates.ours, rates.naive);
+  state.counters["times_naive"] = MedianRatio(rates.ours, rates.naive);
   if (rates.matrix.empty()) return;
   state.counters["onednn_bf16_GF/s"] = Median(rates.matrix);
-  state.counters["of_onednn"] = Rates::MedianRatio(rates.ours, rates.matrix);
+  state.counters["of_onednn"] = MedianRatio(rates.ours, rates.matrix);
 }
 
 // Nq, Nk, D.

@@ -117,7 +117,7 @@ int LatentHeadsPerTask(std::int64_t tokens, int heads, int threads) {
   if (threads <= 0) threads = HardwareThreads();
   // Packing a panel of rows is repeated by every task of a token; hence whole tokens when there
   // are enough of them.
-  return tokens >= 2 * std::int64_t{threads} ? heads : kLatentGroup;
+  return threads == 1 || tokens >= 2 * std::int64_t{threads} ? heads : kLatentGroup;
 }
 
 }  // namespace assay::cpu

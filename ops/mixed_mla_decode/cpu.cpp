@@ -80,19 +80,30 @@ bool NeedsWide(const std::vector<TokenBytes>& window) {
   return false;
 }
 
+// Tokens lie scattered over gigabytes: their bytes are on the way while earlier ones are decoded.
+void Prefetch(const std::vector<TokenBytes>& tokens, std::size_t at, const mla::RowFormat& format) {
+  constexpr std::size_t kAhead = 16;
+  if (at + kAhead >= tokens.size()) return;
+  const TokenBytes& token = tokens[at + kAhead];
+  for (std::int64_t line = 0; line < format.data_bytes; line += 64) {
+    __builtin_prefetch(token.data + line);
+  }
+  __builtin_prefetch(token.scales);
+}
+
 void DecodeNarrow(const std::vector<TokenBytes>& window, const std::vector<TokenBytes>& extra,
                   DecodedRow& row) {
   row.narrow.resize((window.size() + extra.size()) * static_cast<std::size_t>(kDim));
   bf16* to = row.narrow.data();
-  for (const TokenBytes& token : window) {
-    mla::DecodeV41(token.data, token.scales, to);
+  for (std::size_t i = 0; i < window.size(); ++i, to += kDim) {
+    Prefetch(window, i, mla::kV41);
+    mla::DecodeV41(window[i].data, window[i].scales, to);
     row.rows.push_back(to);
-    to += kDim;
   }
-  for (const TokenBytes& token : extra) {
-    mla::DecodeV41Fp4(token.data, token.scales, to);
+  for (std::size_t i = 0; i < extra.size(); ++i, to += kDim) {
+    Prefetch(extra, i, mla::kV41Fp4);
+    mla::DecodeV41Fp4(extra[i].data, extra[i].scales, to);
     row.rows.push_back(to);
-    to += kDim;
   }
 }
 

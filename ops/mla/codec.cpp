@@ -110,20 +110,22 @@ ASSAY_VECTOR_CLONES void EncodeV41Fp4(const float* x, std::uint8_t* data, std::u
 }
 
 ASSAY_VECTOR_CLONES void DecodeV41(const std::uint8_t* data, const std::uint8_t* scales,
-                                   bf16* out) {
-  for (int group = 0; group < kV41.scale_bytes; ++group, data += 32, out += 32) {
-    const float scale = UE8M0Value(scales[group]);
-    for (int i = 0; i < 32; ++i) {
-      out[i].bits = static_cast<std::uint16_t>(Bits(E4M3Value(data[i]) * scale) >> 16);
-    }
+                                   float* out) {
+  float scale[kDim];
+  for (int group = 0; group < kV41.scale_bytes; ++group) {
+    std::fill_n(scale + 32 * group, 32, UE8M0Value(scales[group]));
   }
+  for (int i = 0; i < kDim; ++i) out[i] = E4M3Value(data[i]) * scale[i];
 }
 
 ASSAY_VECTOR_CLONES void DecodeV41(const std::uint8_t* data, const std::uint8_t* scales,
-                                   float* out) {
-  for (int group = 0; group < kV41.scale_bytes; ++group, data += 32, out += 32) {
-    const float scale = UE8M0Value(scales[group]);
-    for (int i = 0; i < 32; ++i) out[i] = E4M3Value(data[i]) * scale;
+                                   bf16* out) {
+  float scale[kDim];
+  for (int group = 0; group < kV41.scale_bytes; ++group) {
+    std::fill_n(scale + 32 * group, 32, UE8M0Value(scales[group]));
+  }
+  for (int i = 0; i < kDim; ++i) {
+    out[i].bits = static_cast<std::uint16_t>(Bits(E4M3Value(data[i]) * scale[i]) >> 16);
   }
 }
 
