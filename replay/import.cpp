@@ -223,6 +223,18 @@ const std::vector<SmokeChoice>& SmokeChoices() {
        {{"len_cu_seqlens", 5}, {"num_seqs", 4}, {"total_seq_len", 959}}},
       {"gdn_prefill_qk4_v8_d128_k_last",
        {{"len_cu_seqlens", 2}, {"num_seqs", 1}, {"total_seq_len", 2107}}},
+      // A cold prompt whose lists are short, in both ratios; windows alone, cold and behind a prefix.
+      {"sparse_mla_prefill_h64_d512_k640", {{"M", 128}, {"Nkv", 192}}},
+      {"sparse_mla_prefill_h64_d512_k640", {{"M", 128}, {"Nkv", 256}}},
+      {"sparse_mla_prefill_h64_d512_k128", {{"M", 128}, {"Nkv", 128}}},
+      {"sparse_mla_prefill_h64_d512_k128", {{"M", 448}, {"Nkv", 575}}},
+      // One short request, one long, three with a common prefix.
+      {"mixed_mla_decode_deepseek41_h64_d512_k8128_k4512",
+       {{"B", 1}, {"N4", 1}, {"N8", 1}, {"P4", 128}, {"P8", 256}}},
+      {"mixed_mla_decode_deepseek41_h64_d512_k8128_k4512",
+       {{"B", 1}, {"N4", 457}, {"N8", 1}, {"P4", 128}, {"P8", 256}}},
+      {"mixed_mla_decode_deepseek41_h64_d512_k8128_k4512",
+       {{"B", 3}, {"N4", 146}, {"N8", 4}, {"P4", 128}, {"P8", 256}}},
   };
   return choices;
 }
