@@ -223,7 +223,8 @@ const std::vector<SmokeChoice>& SmokeChoices() {
        {{"len_cu_seqlens", 5}, {"num_seqs", 4}, {"total_seq_len", 959}}},
       {"gdn_prefill_qk4_v8_d128_k_last",
        {{"len_cu_seqlens", 2}, {"num_seqs", 1}, {"total_seq_len", 2107}}},
-      // A cold prompt whose lists are short, in both ratios; windows alone, cold and behind a prefix.
+      // A cold prompt whose lists are short, in both ratios; windows alone, cold and behind a
+      // prefix.
       {"sparse_mla_prefill_h64_d512_k640", {{"M", 128}, {"Nkv", 192}}},
       {"sparse_mla_prefill_h64_d512_k640", {{"M", 128}, {"Nkv", 256}}},
       {"sparse_mla_prefill_h64_d512_k128", {{"M", 128}, {"Nkv", 128}}},
