@@ -1,7 +1,6 @@
 // Tests of the mixed_mla_decode room: captured structure, decoding inside the operator, edge
 // semantics of the page, refusals, verdicts of mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <cmath>
@@ -14,6 +13,7 @@
 #include "ops/mixed_mla_decode/batch.h"
 #include "ops/mixed_mla_decode/lists.h"
 #include "ops/mixed_mla_decode/spec.h"
+#include "ops/mla/testing.h"
 #include "ops/registry.h"
 #include "replay/room_test.h"
 #include "replay/suite.h"
@@ -21,14 +21,12 @@
 namespace assay::mixed_mla_decode {
 namespace {
 
+using mla::ErrorOf;
+using mla::Guarded;
+using mla::kSanitized;
+using mla::LargestDifference;
 using ::testing::HasSubstr;
 using List = std::vector<std::int64_t>;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // fewer rows: fp64 loops are 20 times slower
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr const char* kDefinition = "mixed_mla_decode_deepseek41_h64_d512_k8128_k4512";
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -65,29 +63,10 @@ std::vector<bf16> OutputOf(const Args& args) {
 }
 std::vector<bf16> OutputOf(TestCase& test) { return OutputOf(ArgsOf(test)); }
 
-double LargestDifference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = std::max<double>(largest, std::abs(ToFloat(a[i]) - ToFloat(b[i])));
-  }
-  return largest;
-}
-
 void ExpectPasses(TestCase& test, const std::string& what) {
   const Verdict verdict = RunAndVerify(test, "cpu", false);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
   EXPECT_EQ(verdict.correctness.outputs.at(0).grade, "strict") << what;
-}
-
-template <class Action>
-std::string ErrorOf(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 std::int32_t* WindowOf(TestCase& test, std::int64_t row) {
@@ -242,13 +221,7 @@ TEST(MixedMlaDecode, OutputsAreLargeEnoughToJudge) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(MixedMlaDecode, SameBitsOnEveryMachine) {
   TestCase test = MakeCase(2, 3, 30, "poison", {4000, 9000}, 0x0123456789ABCDEF);
-  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (const Tensor& tensor : test.inputs.tensors()) {
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      hash = (hash ^ std::to_integer<unsigned>(tensor.data[i])) * 0x100000001B3;
-    }
-  }
-  EXPECT_EQ(hash, 13225133508380764666u);
+  EXPECT_EQ(mla::HashOf(test.inputs), 13225133508380764666u);
 }
 
 // --- pages ---
@@ -378,11 +351,7 @@ TEST(MixedMlaDecode, OriginalAddresses) {
       largest = std::max(largest, *std::max_element(ExtraOf(test, b), ExtraOf(test, b) + kExtra));
     }
     EXPECT_GT(std::int64_t{largest} / 128 * kPageBytes4, std::int64_t{1} << 32);
-    std::size_t touched = 0;
-    for (const Tensor& tensor : test.inputs.tensors()) {
-      for (const auto& [first, last] : test.inputs.TouchedParts(tensor)) touched += last - first;
-    }
-    EXPECT_LE(touched, TheFamily().resident_bytes(problem));
+    EXPECT_LE(mla::TouchedBytes(test.inputs), TheFamily().resident_bytes(problem));
     EXPECT_LT(TheFamily().resident_bytes(problem), 32'000'000u);
     EXPECT_GT(Bundle::ArenaBytes(TheFamily().input_layouts(problem)), 15'000'000'000u);
   }
@@ -580,31 +549,6 @@ TEST(MixedMlaDecode, ScalesBeyondBF16) {
     ExpectPasses(test, "scale byte " + std::to_string(byte));
   }
 }
-
-// Memory whose neighbours on both sides cannot be touched.
-class Guarded {
- public:
-  Guarded(const void* content, std::size_t bytes, bool at_end) {
-    constexpr std::size_t kPage = 4096;
-    const std::size_t inner = (bytes + kPage - 1) / kPage * kPage;
-    size_ = inner + 2 * kPage;
-    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + kPage, inner, PROT_READ | PROT_WRITE);
-    data_ = base_ + kPage + (at_end ? inner - bytes : 0);
-    std::memcpy(data_, content, bytes);
-  }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() { munmap(base_, size_); }
-  template <class T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  char *base_ = nullptr, *data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 TEST(MixedMlaDecode, NothingOutsideTheTensorsIsTouched) {
   for (const char* variant : {"default", "special", "poison"}) {

@@ -1,7 +1,6 @@
 // Tests of the sparse_mla_prefill room: captured structure, edge semantics of the page, refusals,
 // verdicts of mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <cmath>
@@ -9,10 +8,10 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "ops/mla/rows.h"
+#include "ops/mla/testing.h"
 #include "ops/registry.h"
 #include "ops/sparse_mla_prefill/chunk.h"
 #include "ops/sparse_mla_prefill/lists.h"
@@ -23,14 +22,12 @@
 namespace assay::sparse_mla_prefill {
 namespace {
 
+using mla::ErrorOf;
+using mla::Guarded;
+using mla::kSanitized;
+using mla::LargestDifference;
 using ::testing::HasSubstr;
 using List = std::vector<std::int64_t>;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // fewer rows: fp64 loops are 20 times slower
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -74,23 +71,15 @@ std::vector<bf16> OutputOf(const Args& args) {
 }
 std::vector<bf16> OutputOf(TestCase& test) { return OutputOf(ArgsOf(test)); }
 
-double LargestDifference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
-  double largest = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    largest = std::max<double>(largest, std::abs(ToFloat(a[i]) - ToFloat(b[i])));
-  }
-  return largest;
-}
-
 void ExpectPasses(TestCase& test, const std::string& what, bool full = true) {
   const Verdict verdict = RunAndVerify(test, "cpu", full);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
   EXPECT_EQ(verdict.correctness.outputs.at(0).grade, "strict") << what;
 }
 
-// Like ExpectPasses, for the first and last row, those where the second request begins, and
-// `random` others: the page's sample of a small chunk would be all of it.
-void ExpectTokensPass(TestCase& test, std::int64_t random, const std::string& what) {
+// Like ExpectPasses, for the first and last row of each request and some others: the page's sample
+// of a small chunk would be all of it.
+void ExpectTokensPass(TestCase& test, const std::string& what) {
   std::set<std::int64_t> tokens = {0, test.problem.axis("M") - 1};
   for (const Request& request : ChunkOf(test.problem).requests) {
     tokens.insert({request.first_row, request.first_row + request.rows - 1});
@@ -103,17 +92,6 @@ void ExpectTokensPass(TestCase& test, std::int64_t random, const std::string& wh
   const Verdict verdict = Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
   EXPECT_EQ(verdict.correctness.outputs.at(0).grade, "strict") << what;
-}
-
-template <class Action>
-std::string ErrorOf(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 std::int32_t* IndicesOf(TestCase& test, std::int64_t row) {
@@ -357,10 +335,7 @@ TEST(SparseMlaPrefill, UnselectedRowsArePoisonOrHoles) {
     Generate(problem, 3, inputs);
     TheFamily().validate_inputs(problem, inputs);
     TheFamily().cost(problem, inputs);
-    std::size_t touched = 0;
-    for (const Tensor& tensor : inputs.tensors()) {
-      for (const auto& [first, last] : inputs.TouchedParts(tensor)) touched += last - first;
-    }
+    const std::size_t touched = mla::TouchedBytes(inputs);
     EXPECT_LE(touched, TheFamily().resident_bytes(problem)) << variant;
     const bool poison = std::string(variant) == "poison";
     EXPECT_EQ(touched > 150'000'000, poison) << touched;
@@ -380,13 +355,7 @@ TEST(SparseMlaPrefill, UnselectedRowsArePoisonOrHoles) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(SparseMlaPrefill, SameBitsOnEveryMachine) {
   TestCase test = MakeChunk(2, {1100}, {12}, "poison", 0x0123456789ABCDEF);
-  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (const Tensor& tensor : test.inputs.tensors()) {
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      hash = (hash ^ std::to_integer<unsigned>(tensor.data[i])) * 0x100000001B3;
-    }
-  }
-  EXPECT_EQ(hash, 8983223453141922999u);
+  EXPECT_EQ(mla::HashOf(test.inputs), 8983223453141922999u);
 }
 
 // --- semantics ---
@@ -664,31 +633,6 @@ TEST(SparseMlaPrefill, OtherWidths) {
   }
 }
 
-// Memory whose neighbours on both sides cannot be touched.
-class Guarded {
- public:
-  Guarded(const void* content, std::size_t bytes, bool at_end) {
-    constexpr std::size_t kPage = 4096;
-    const std::size_t inner = (bytes + kPage - 1) / kPage * kPage;
-    size_ = inner + 2 * kPage;
-    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + kPage, inner, PROT_READ | PROT_WRITE);
-    data_ = base_ + kPage + (at_end ? inner - bytes : 0);
-    std::memcpy(data_, content, bytes);
-  }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() { munmap(base_, size_); }
-  template <class T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-
- private:
-  char *base_ = nullptr, *data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
 TEST(SparseMlaPrefill, NothingOutsideTheTensorsIsTouched) {
   for (const char* variant : {"default", "special", "poison"}) {
     for (bool at_end : {false, true}) {
@@ -750,30 +694,26 @@ std::string RefusalOfInputs(std::int64_t ratio, const std::string& variant,
   return ErrorOf([&] { TheFamily().validate_inputs(test.problem, test.inputs); });
 }
 
+template <class T>
+std::function<void(TestCase&)> Put(const char* name, std::int64_t at, T value) {
+  return [=](TestCase& test) { test.inputs[name].as<T>()[at] = value; };
+}
+
 TEST(SparseMlaPrefill, RefusesBadContents) {
-  const auto nothing = [](TestCase&) {};
-  EXPECT_EQ(RefusalOfInputs(2, "", nothing), "no error");
-  EXPECT_THAT(RefusalOfInputs(
-                  2, "", [](TestCase& t) { t.inputs["topk_length"].as<std::int32_t>()[1] = 641; }),
-              HasSubstr("topk_length[1] = 641 is outside 0..640"));
-  EXPECT_THAT(RefusalOfInputs(0, "", [](TestCase& t) { IndicesOf(t, 3)[7] = 300; }),
+  const auto beyond = [](TestCase& test) { IndicesOf(test, 3)[7] = 300; };
+  EXPECT_EQ(RefusalOfInputs(2, "", [](TestCase&) {}), "no error");
+  EXPECT_EQ(RefusalOfInputs(0, "no_length", beyond), "no error");
+  EXPECT_THAT(RefusalOfInputs(0, "", beyond),
               HasSubstr("indices[3,7] = 300 is beyond the workspace of Nkv = 131 rows"));
-  EXPECT_EQ(RefusalOfInputs(0, "no_length", [](TestCase& t) { IndicesOf(t, 3)[7] = 300; }),
-            "no error");
-  EXPECT_THAT(
-      RefusalOfInputs(0, "", [](TestCase& t) { t.inputs["attn_sink"].as<float>()[9] = kNaN; }),
-      HasSubstr("attn_sink[9] is NaN"));
-  EXPECT_THAT(
-      RefusalOfInputs(
-          0, "", [](TestCase& t) { t.inputs["q"].as<bf16>()[kRow + 2 * kDim + 3] = ToBF16(kInf); }),
-      HasSubstr("q[1,2,3] = inf is not finite"));
-  EXPECT_THAT(
-      RefusalOfInputs(0, "",
-                      [](TestCase& t) { t.inputs["kv"].as<bf16>()[60 * kDim + 8] = ToBF16(kNaN); }),
-      HasSubstr("kv[60,8] = nan is not finite, and some list has this row"));
-  EXPECT_THAT(
-      RefusalOfInputs(0, "special", [](TestCase& t) { t.inputs["sm_scale"].as<float>()[0] = 0; }),
-      HasSubstr("sm_scale = 0.000000 is not a positive"));
+  EXPECT_THAT(RefusalOfInputs(2, "", Put("topk_length", 1, std::int32_t{641})),
+              HasSubstr("topk_length[1] = 641 is outside 0..640"));
+  EXPECT_THAT(RefusalOfInputs(0, "", Put("attn_sink", 9, kNaN)), HasSubstr("attn_sink[9] is NaN"));
+  EXPECT_THAT(RefusalOfInputs(0, "", Put("q", kRow + 2 * kDim + 3, ToBF16(kInf))),
+              HasSubstr("q[1,2,3] = inf is not finite"));
+  EXPECT_THAT(RefusalOfInputs(0, "", Put("kv", 60 * kDim + 8, ToBF16(kNaN))),
+              HasSubstr("kv[60,8] = nan is not finite, and some list has this row"));
+  EXPECT_THAT(RefusalOfInputs(0, "special", Put("sm_scale", 0, 0.0f)),
+              HasSubstr("sm_scale = 0.000000 is not a positive"));
 }
 
 // Inputs of other shapes and types, by a bundle of layouts.
