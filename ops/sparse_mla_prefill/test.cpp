@@ -766,8 +766,6 @@ TEST(SparseMlaPrefill, RefusesContradictingAttributes) {
   EXPECT_THAT(refusal(640, {{"M", 8}, {"Nkv", 1}}, two), HasSubstr("extend_lengths has 1 entries"));
 }
 
-// --- cost and verification ---
-
 TEST(SparseMlaPrefill, CostCountsWhatTheListsHave) {
   TestCase test = MakeChunk(2, {128}, {128});
   const Cost cost = TheFamily().cost(test.problem, test.inputs);
