@@ -5,7 +5,9 @@
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
+#include "ops/grouped_gemm_fp8_fp4/spec.h"
 #include "ops/mixed_mla_decode/spec.h"
+#include "ops/moe_router_gemm_topk/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "ops/sparse_mla_prefill/spec.h"
@@ -31,7 +33,9 @@ const Registry& BuiltInRegistry() {
       dense_gemm_bf16_nt::MakeFamily(),
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
+      grouped_gemm_fp8_fp4::MakeFamily(),
       mixed_mla_decode::MakeFamily(),
+      moe_router_gemm_topk::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),

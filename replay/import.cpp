@@ -236,6 +236,15 @@ const std::vector<SmokeChoice>& SmokeChoices() {
        {{"B", 1}, {"N4", 457}, {"N8", 1}, {"P4", 128}, {"P8", 256}}},
       {"mixed_mla_decode_deepseek41_h64_d512_k8128_k4512",
        {{"B", 3}, {"N4", 146}, {"N8", 4}, {"P4", 128}, {"P8", 256}}},
+      // One token, and prefills of one tile and of several.
+      {"moe_router_gemm_topk_deepseek41_d5120_e384_topk6", {{"M", 1}}},
+      {"moe_router_gemm_topk_deepseek41_d5120_e384_topk6", {{"M", 128}}},
+      {"moe_router_gemm_topk_deepseek41_d5120_e384_topk6", {{"M", 448}}},
+      // One and two tokens: the weights of 6 and of up to 12 experts.
+      {"grouped_gemm_fp8_fp4_e384_n4608_k5120_g32", {{"M", 6}}},
+      {"grouped_gemm_fp8_fp4_e384_n4608_k5120_g32", {{"M", 12}}},
+      {"grouped_gemm_fp8_fp4_e384_n5120_k2304_g32", {{"M", 6}}},
+      {"grouped_gemm_fp8_fp4_e384_n5120_k2304_g32", {{"M", 12}}},
   };
   return choices;
 }

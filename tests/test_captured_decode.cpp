@@ -136,9 +136,9 @@ TEST(SmokeSuite, HoldsCapturedWorkloadsOfEveryDefinition) {
     ++definitions[w.definition];
     EXPECT_EQ(captured[w.uuid], WorkloadToJson(w));
   }
-  EXPECT_EQ(definitions.size(), 12u);
+  EXPECT_EQ(definitions.size(), 15u);
   for (const auto& [definition, count] : definitions) EXPECT_GE(count, 2) << definition;
-  EXPECT_GE(CommittedSuite("smoke").size(), 18u);
+  EXPECT_GE(CommittedSuite("smoke").size(), 30u);
 }
 
 }  // namespace
