@@ -47,6 +47,9 @@ int main(int argc, char** argv) {
   assay::cli::AddRunCommand(app, exit_code);
   assay::cli::AddShowCommand(app, exit_code);
   assay::cli::AddReportCommand(app, exit_code);
+  assay::cli::AddBestCommand(app, exit_code);
+  assay::cli::AddDiffCommand(app, exit_code);
+  assay::cli::AddMergeCommand(app, exit_code);
   assay::cli::AddDeviceCommand(app, exit_code);
   assay::cli::AddImportCommand(app, exit_code);
   assay::cli::AddAbCommand(app, exit_code);

@@ -28,6 +28,7 @@ constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 struct RunFlags {
   std::string suite = "smoke", ledger, html, variant;
   std::vector<std::string> definitions, families, models, uuids, plugins;
+  std::string shard;
   bool resume = false, json = false, no_timing = false;
   RunOptions run;
 };
@@ -112,6 +113,52 @@ void UseVariant(Suite& suite, const std::string& variant) {
   }
 }
 
+// Part `index` of `count`, from 0.
+struct Shard {
+  int index = 0, count = 1;
+};
+
+// "auto": the rank that Slurm or Open MPI gave this process; alone without them.
+Shard ShardFromLauncher() {
+  const std::pair<const char*, const char*> launchers[] = {
+      {"SLURM_PROCID", "SLURM_NTASKS"}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}};
+  for (const auto& [rank, size] : launchers) {
+    const char* index = std::getenv(rank);
+    const char* count = std::getenv(size);
+    if (index != nullptr && count != nullptr) return {std::atoi(index), std::atoi(count)};
+  }
+  return {};
+}
+
+Shard ParseShard(const std::string& text) {
+  if (text.empty()) return {};
+  Shard shard;
+  if (text == "auto") {
+    shard = ShardFromLauncher();
+  } else {
+    char rest = 0;
+    if (std::sscanf(text.c_str(), "%d/%d%c", &shard.index, &shard.count, &rest) != 2) {
+      BadInput(fmt::format("--shard {}: expected i/n, for example 0/4, or auto", text));
+    }
+  }
+  if (shard.count < 1 || shard.index < 0 || shard.index >= shard.count) {
+    BadInput(fmt::format("--shard {}: part {} of {} does not exist; parts count from 0", text,
+                         shard.index, shard.count));
+  }
+  return shard;
+}
+
+// Every count-th workload: neighbours in a suite cost about the same, so the parts do, too.
+void KeepShard(Suite& suite, const Shard& shard) {
+  std::vector<Workload> kept;
+  for (std::size_t i = 0; i < suite.workloads.size(); ++i) {
+    if (static_cast<int>(i % static_cast<std::size_t>(shard.count)) == shard.index) {
+      kept.push_back(std::move(suite.workloads[i]));
+    }
+  }
+  suite.workloads = std::move(kept);
+}
+
 Suite LoadFiltered(const RunFlags& flags) {
   Suite suite = LoadSuite(SuitePath(flags.suite), BuiltInRegistry());
   for (const SuiteProblem& problem : suite.problems) {
@@ -120,6 +167,7 @@ Suite LoadFiltered(const RunFlags& flags) {
   }
   Filter(suite, flags);
   if (!flags.variant.empty()) UseVariant(suite, flags.variant);
+  KeepShard(suite, ParseShard(flags.shard));
   return suite;
 }
 
@@ -298,6 +346,9 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option("--repeats", flags->run.repeats, "Fresh processes per timing")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
+  command->add_option(
+      "--shard", flags->shard,
+      "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
   command->add_flag("--resume", flags->resume, "Skip what this build has already done");
   command->add_option("--ledger", flags->ledger, "Where results are stored")->capture_default_str();
