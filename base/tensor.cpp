@@ -1,5 +1,6 @@
 #include "base/tensor.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -185,6 +186,13 @@ std::vector<std::pair<std::size_t, std::size_t>> Bundle::TouchedParts(const Tens
     at = hole;
   }
   return parts;
+}
+
+void Bundle::PunchOut() {
+  const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (fallocate(fd(), mode, 0, static_cast<off_t>(arena_->size)) != 0) {
+    throw Error(Fault::kDevice, std::string("cannot clear shared memory: ") + std::strerror(errno));
+  }
 }
 
 void Bundle::Poison() {

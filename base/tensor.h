@@ -92,6 +92,9 @@ class Bundle {
   // touched.
   std::vector<std::pair<std::size_t, std::size_t>> TouchedParts(const Tensor& tensor) const;
 
+  // Makes all of a shared-memory bundle a hole again: zeros that take no memory. Red zones
+  // included.
+  void PunchOut();
   // Fills every tensor with a NaN pattern (0xFF bytes; integers: 0x7F).
   void Poison();
   // Rewrites the red zones. CheckRedZones names the first damaged tensor, side and byte offset.

@@ -148,13 +148,16 @@ TEST(Bundle, SharedMemoryIsSeenByTheOtherProcess) {
 }
 
 TEST(Bundle, HolesOfSharedMemoryStayUntouched) {
-  const Bundle shared =
+  Bundle shared =
       Bundle::AllocateShared({{"a", DType::kU8, {100}}, {"pool", DType::kU8, {1LL << 36}}});
-  const Tensor& pool = shared["pool"];
+  const Tensor pool = shared["pool"];
   EXPECT_TRUE(shared.TouchedParts(pool).empty());
   pool.data[(1LL << 35) + 5000] = std::byte{1};
   using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ(shared.TouchedParts(pool), (Parts{{(1ULL << 35) + 4096, (1ULL << 35) + 8192}}));
+  shared.PunchOut();
+  EXPECT_TRUE(shared.TouchedParts(pool).empty());
+  EXPECT_EQ(pool.data[(1LL << 35) + 5000], std::byte{0});
   const Bundle own = Bundle::Allocate({{"a", DType::kU8, {100}}});
   EXPECT_EQ(own.TouchedParts(own["a"]), (Parts{{0, 100}}));
 }

@@ -51,7 +51,8 @@ class BackendCase {
   bool CheckGuards(std::size_t set);
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
   void PostTime(WorkerProcess& worker, int repeat);
-  bool AcceptTiming(Reply& reply, int repeat, double wall_s);
+  bool AcceptTiming(Reply& reply, int repeat);
+  bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
   bool RunUnseen(WorkerProcess& worker, double& run_ns);
   void Suspect(const std::string& sub, const std::string& reason);

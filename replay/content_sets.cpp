@@ -169,6 +169,8 @@ std::string ContentSets::CheckUntouched(std::size_t index) {
     }
   }
   if (!change.empty()) {
+    if (family_.resident_bytes != nullptr)
+      set.inputs.PunchOut();  // a hole may have been written to
     Fill(set);
     set.inputs.WriteRedZones();
   }

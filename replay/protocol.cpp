@@ -48,6 +48,7 @@ std::string ReplyToJson(const Reply& reply) {
   if (!reply.reason.empty()) json["reason"] = reply.reason;
   json["run_ns"] = reply.run_ns;
   json["prepare_ns"] = reply.prepare_ns;
+  json["busy_ns"] = reply.busy_ns;
   json["peak_bytes"] = reply.peak_bytes;
   if (reply.unwritten_calls != 0) json["unwritten_calls"] = reply.unwritten_calls;
   if (!reply.marks.empty()) json["marks"] = reply.marks;
@@ -74,6 +75,7 @@ Reply ReplyFromJson(const std::string& line) {
     reply.reason = json.value("reason", "");
     reply.run_ns = json.value("run_ns", 0.0);
     reply.prepare_ns = json.value("prepare_ns", 0.0);
+    reply.busy_ns = json.value("busy_ns", 0.0);
     reply.peak_bytes = json.value("peak_bytes", std::int64_t{0});
     reply.unwritten_calls = json.value("unwritten_calls", std::int64_t{0});
     reply.marks = json.value("marks", std::vector<std::string>{});

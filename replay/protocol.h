@@ -27,6 +27,7 @@ struct Reply {
   std::string sub, reason;
   double run_ns = 0;      // slot: the one run; time: all kernel calls together
   double prepare_ns = 0;  // time: the rest of the timing loops (poisoning, flushing)
+  double busy_ns = 0;     // from the request's arrival to this reply
   std::int64_t peak_bytes = 0;
   std::int64_t unwritten_calls = 0;  // timed calls that left elements unwritten when they returned
   std::vector<std::string> marks;    // slot with run, run: ChangeMarks of the outputs right after

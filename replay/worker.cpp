@@ -218,6 +218,7 @@ Reply Handle(Service& service, const Json& request) {
 
 // A reply for everything that a backend may throw.
 Reply Answer(Service& service, const std::string& line) {
+  const auto start = std::chrono::steady_clock::now();
   Reply reply;
   try {
     reply = Handle(service, Json::parse(line));
@@ -239,6 +240,8 @@ Reply Answer(Service& service, const std::string& line) {
     reply.sub = "exception";
     reply.reason = "the backend threw something that is not a std::exception";
   }
+  reply.busy_ns =
+      std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
   reply.peak_bytes = PeakBytes();
   return reply;
 }
