@@ -105,7 +105,9 @@ Bundle Bundle::Place(const std::vector<TensorLayout>& layouts, std::byte* base, 
 }
 
 Bundle Bundle::Allocate(const std::vector<TensorLayout>& layouts) {
-  std::byte* base = MapOrThrow(ArenaBytes(layouts), MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  // Not reserved: a pool of pages may be larger than the memory of which it touches little.
+  std::byte* base =
+      MapOrThrow(ArenaBytes(layouts), MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
   Bundle bundle = Place(layouts, base, -1);
   bundle.WriteRedZones();
   return bundle;

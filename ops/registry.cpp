@@ -10,6 +10,8 @@
 #include "ops/moe_router_gemm_topk/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
+#include "ops/qsa_index_topk_decode/spec.h"
+#include "ops/qsa_sparse_gqa_decode/spec.h"
 #include "ops/sparse_mla_prefill/spec.h"
 
 namespace assay {
@@ -38,6 +40,8 @@ const Registry& BuiltInRegistry() {
       moe_router_gemm_topk::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
+      qsa_index_topk_decode::MakeFamily(),
+      qsa_sparse_gqa_decode::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),
   });
   return registry;

@@ -245,6 +245,21 @@ const std::vector<SmokeChoice>& SmokeChoices() {
       {"grouped_gemm_fp8_fp4_e384_n4608_k5120_g32", {{"M", 12}}},
       {"grouped_gemm_fp8_fp4_e384_n5120_k2304_g32", {{"M", 6}}},
       {"grouped_gemm_fp8_fp4_e384_n5120_k2304_g32", {{"M", 12}}},
+      // A row that keeps everything, one that selects, three that share a prefix, nine rows.
+      {"qsa_index_topk_decode_qwen38_h4_d128_topk512_c4",
+       {{"B", 1}, {"MP", 2}, {"NP", 2}, {"P", 16}}},
+      {"qsa_index_topk_decode_qwen38_h4_d128_topk512_c4",
+       {{"B", 1}, {"MP", 46}, {"NP", 46}, {"P", 16}}},
+      {"qsa_index_topk_decode_qwen38_h4_d128_topk512_c4",
+       {{"B", 3}, {"MP", 554}, {"NP", 580}, {"P", 16}}},
+      {"qsa_index_topk_decode_qwen38_h4_d128_topk512_c4",
+       {{"B", 9}, {"MP", 505}, {"NP", 891}, {"P", 16}}},
+      {"qsa_sparse_gqa_decode_qwen38_h24_kv2_d256_topk512_c4",
+       {{"B", 1}, {"MP", 3}, {"NP", 3}, {"P", 64}}},
+      {"qsa_sparse_gqa_decode_qwen38_h24_kv2_d256_topk512_c4",
+       {{"B", 1}, {"MP", 47}, {"NP", 47}, {"P", 64}}},
+      {"qsa_sparse_gqa_decode_qwen38_h24_kv2_d256_topk512_c4",
+       {{"B", 3}, {"MP", 555}, {"NP", 583}, {"P", 64}}},
   };
   return choices;
 }

@@ -136,7 +136,7 @@ TEST(SmokeSuite, HoldsCapturedWorkloadsOfEveryDefinition) {
     ++definitions[w.definition];
     EXPECT_EQ(captured[w.uuid], WorkloadToJson(w));
   }
-  EXPECT_EQ(definitions.size(), 15u);
+  EXPECT_EQ(definitions.size(), 17u);
   for (const auto& [definition, count] : definitions) EXPECT_GE(count, 2) << definition;
   EXPECT_GE(CommittedSuite("smoke").size(), 30u);
 }

@@ -49,9 +49,11 @@ bool IsVisible(const RowGroup& group, std::size_t row, std::size_t key) {
   return !group.visible || group.visible(row, key);
 }
 
-// p[row][key] = q_row . k_key / sqrt(dim).
+// p[row][key] = q_row . k_key * scale.
 void AllScores(const RowGroup& group, std::vector<std::vector<double>>& p) {
   const auto dim = static_cast<std::size_t>(group.dim);
+  const double scale =
+      group.scale != 0 ? group.scale : 1 / std::sqrt(static_cast<double>(group.dim));
   std::vector<double> q(group.q.size() * dim), k(kKeysWidenedAtOnce * dim);
   for (std::size_t row = 0; row < group.q.size(); ++row) {
     Widen(group.q[row], group.dim, q.data() + row * dim);
@@ -64,7 +66,7 @@ void AllScores(const RowGroup& group, std::vector<std::vector<double>>& p) {
     for (std::size_t row = 0; row < group.q.size(); ++row) {
       for (std::size_t key = first; key < end; ++key) {
         const double dot = Dot(q.data() + row * dim, k.data() + (key - first) * dim, group.dim);
-        p[row][key] = dot / std::sqrt(static_cast<double>(group.dim));
+        p[row][key] = dot * scale;
       }
     }
   }

@@ -21,13 +21,14 @@ struct RowGroup {
   std::vector<const bf16*> q;  // one a row, dim channels
   std::vector<Key> keys;       // in key order
   std::int64_t dim = 0;
+  double scale = 0;  // of the scores; 0 = 1 / sqrt(dim)
   // Does row number `row` see key number `key`? Null = every row sees every key.
   std::function<bool(std::size_t row, std::size_t key)> visible;
   std::vector<double*> value, weight;  // one a row: where the results go, dim doubles each
 };
 
 // value[d] = sum_j p_j v_j[d] and weight[d] = sum_j p_j |v_j[d]| over visible keys with
-// p = softmax(q.k_j / sqrt(dim)), all in fp64, sums over keys in the given order; zeros when a row
+// p = softmax(scale q.k_j), all in fp64, sums over keys in the given order; zeros when a row
 // sees no key. An invisible key has no influence whatever it holds.
 void AttendRows(const RowGroup& group, SumOrder order);
 
