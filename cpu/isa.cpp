@@ -24,6 +24,14 @@ Isa BestIsa() {
   return Supports(Isa::kAvx2) ? Isa::kAvx2 : Isa::kBaseline;
 }
 
+bool HasAvx512Bf16() {
+#if defined(__x86_64__)
+  return Supports(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 const char* IsaName(Isa isa) {
   switch (isa) {
     case Isa::kBaseline:

@@ -14,6 +14,8 @@ enum class Isa {
 bool Supports(Isa isa);
 // The widest supported set.
 Isa BestIsa();
+// kAvx512 and products of bf16 pairs with fp32 sums (vdpbf16ps).
+bool HasAvx512Bf16();
 const char* IsaName(Isa isa);  // "baseline", "avx2", "avx512"
 
 }  // namespace assay::cpu

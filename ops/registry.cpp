@@ -8,6 +8,7 @@
 #include "ops/grouped_gemm_fp8_fp4/spec.h"
 #include "ops/mixed_mla_decode/spec.h"
 #include "ops/moe_router_gemm_topk/spec.h"
+#include "ops/neighborhood_attention_3d/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "ops/qsa_index_topk_decode/spec.h"
@@ -38,6 +39,7 @@ const Registry& BuiltInRegistry() {
       grouped_gemm_fp8_fp4::MakeFamily(),
       mixed_mla_decode::MakeFamily(),
       moe_router_gemm_topk::MakeFamily(),
+      neighborhood_attention_3d::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
       qsa_index_topk_decode::MakeFamily(),

@@ -260,6 +260,14 @@ const std::vector<SmokeChoice>& SmokeChoices() {
        {{"B", 1}, {"MP", 47}, {"NP", 47}, {"P", 64}}},
       {"qsa_sparse_gqa_decode_qwen38_h24_kv2_d256_topk512_c4",
        {{"B", 3}, {"MP", 555}, {"NP", 583}, {"P", 64}}},
+      // The two smallest grids of each stage. (The last stage's smallest is 0.7 TFLOP: left out.)
+      {"neighborhood_attention_3d_h32_d64_kt3_ky7_kx7", {{"B", 1}, {"T", 9}, {"X", 16}, {"Y", 10}}},
+      {"neighborhood_attention_3d_h32_d64_kt3_ky7_kx7", {{"B", 1}, {"T", 9}, {"X", 24}, {"Y", 14}}},
+      {"neighborhood_attention_3d_h16_d64_kt3_ky7_kx7", {{"B", 1}, {"T", 9}, {"X", 32}, {"Y", 20}}},
+      {"neighborhood_attention_3d_h16_d64_kt3_ky7_kx7",
+       {{"B", 1}, {"T", 18}, {"X", 32}, {"Y", 20}}},
+      {"neighborhood_attention_3d_h8_d64_kt3_ky5_kx5", {{"B", 1}, {"T", 17}, {"X", 32}, {"Y", 20}}},
+      {"neighborhood_attention_3d_h8_d64_kt3_ky5_kx5", {{"B", 1}, {"T", 35}, {"X", 32}, {"Y", 20}}},
   };
   return choices;
 }

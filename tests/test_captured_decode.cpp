@@ -136,9 +136,12 @@ TEST(SmokeSuite, HoldsCapturedWorkloadsOfEveryDefinition) {
     ++definitions[w.definition];
     EXPECT_EQ(captured[w.uuid], WorkloadToJson(w));
   }
-  EXPECT_EQ(definitions.size(), 17u);
-  for (const auto& [definition, count] : definitions) EXPECT_GE(count, 2) << definition;
-  EXPECT_GE(CommittedSuite("smoke").size(), 30u);
+  for (const Workload& w : CommittedSuite("serving")) {
+    if (BuiltInRegistry().FindDefinition(w.definition).family == nullptr) continue;
+    // Its smallest captured case is 0.7 TFLOP.
+    if (w.definition == "neighborhood_attention_3d_h4_d64_kt11_ky11_kx11") continue;
+    EXPECT_GE(definitions[w.definition], 2) << w.definition;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,25 @@
+// The tile step compiled for AVX2. Standard headers come before the pragma, so that no inline
+// function of theirs is compiled for it.
+#if defined(__x86_64__)
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "ops/neighborhood_attention_3d/cpu_tile.h"
+
+#pragma GCC target("avx2,fma")
+#define ASSAY_LANES 8
+#include "ops/neighborhood_attention_3d/cpu_tile_fp32.h"
+
+namespace assay::neighborhood_attention_3d {
+
+const TileLeaf& Avx2Leaf() {
+  static constexpr TileLeaf kLeaf = Fp32Leaf("avx2");
+  return kLeaf;
+}
+
+}  // namespace assay::neighborhood_attention_3d
+#endif
