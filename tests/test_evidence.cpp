@@ -16,6 +16,7 @@ struct Table {
 constexpr Table kTables[] = {
     {"cpu-xeon-16t/runs.jsonl", "2026-11-30T13:36", "cpu-xeon-16t/smoke.md"},
     {"cpu-xeon-16t/runs.jsonl", "2026-11-30T13:39", "cpu-xeon-16t/gdn.md"},
+    {"cpu-epyc-2t/serving.jsonl", "2026-11-30T16:35", "cpu-epyc-2t/serving.md"},
 };
 
 TEST(Evidence, RegeneratingChangesNothing) {
