@@ -45,8 +45,9 @@ function(assay_library name)
   target_link_libraries(${name} PUBLIC assay_flags ${ARG_DEPENDS})
 endfunction()
 
-# The programs whose code runs on several threads; what CI builds under ThreadSanitizer.
-add_custom_target(assay_threaded_tests)
+# What CI builds under sanitizers; `./test asan` and `./test tsan` run everything.
+add_custom_target(assay_inner_tests)     # address sanitizer: base, io, cpu, ops, replay
+add_custom_target(assay_threaded_tests)  # thread sanitizer: base and cpu, where threads are made
 
 # assay_test(NAME [SERIAL] SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by
 # ctest. SERIAL: it measures time and runs alone. LABELS: cpu (default), gpu, threads.
@@ -64,7 +65,12 @@ function(assay_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE assay_flags ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ASSAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  if("threads" IN_LIST ARG_LABELS)
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE room)
+  if(room MATCHES "^(base|io|cpu|ops|replay)")
+    list(APPEND ARG_LABELS inner)
+    add_dependencies(assay_inner_tests ${name})
+  endif()
+  if(room MATCHES "^(base|cpu)")
     add_dependencies(assay_threaded_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
