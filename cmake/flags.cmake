@@ -50,7 +50,7 @@ add_custom_target(assay_inner_tests)     # address sanitizer: base, io, cpu, ops
 add_custom_target(assay_threaded_tests)  # thread sanitizer: base and cpu, where threads are made
 
 # assay_test(NAME [SERIAL] SOURCES... DEPENDS... [LABELS]): one GoogleTest program, discovered by
-# ctest. SERIAL: it measures time and runs alone. LABELS: cpu (default), gpu, threads.
+# ctest. SERIAL: it measures time and runs alone. LABELS: cpu (default), gpu; the inner rooms get theirs.
 function(assay_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   if(NOT BUILD_TESTING OR NOT ASSAY_HAVE_GTEST)
@@ -66,12 +66,13 @@ function(assay_test name)
   target_link_libraries(${name} PRIVATE assay_flags ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE ASSAY_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE room)
-  if(room MATCHES "^(base|io|cpu|ops|replay)")
-    list(APPEND ARG_LABELS inner)
-    add_dependencies(assay_inner_tests ${name})
-  endif()
   if(room MATCHES "^(base|cpu)")
+    set(ARG_LABELS threads)  # discovered tests can have one label only
     add_dependencies(assay_threaded_tests ${name})
+    add_dependencies(assay_inner_tests ${name})
+  elseif(room MATCHES "^(io|ops|replay)")
+    set(ARG_LABELS inner)
+    add_dependencies(assay_inner_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
