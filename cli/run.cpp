@@ -325,6 +325,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
     command->add_option(name, values, help)->delimiter(',');
   };
   command->add_option("--suite", flags->suite, "Built-in suite or JSONL file")
+      ->take_last()  // so that `./run --suite mine.jsonl` works
       ->capture_default_str();
   list("--definition", flags->definitions, "Only these definitions (comma-separated)");
   list("--family", flags->families, "Only these operator families");
@@ -342,6 +343,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--budget", flags->run.budget_s, "Seconds of timing per case")
       ->check(CLI::PositiveNumber)
+      ->take_last()
       ->capture_default_str();
   command->add_option("--repeats", flags->run.repeats, "Fresh processes per timing")
       ->check(CLI::Range(1, 100))
@@ -351,8 +353,11 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
   command->add_flag("--resume", flags->resume, "Skip what this build has already done");
-  command->add_option("--ledger", flags->ledger, "Where results are stored")->capture_default_str();
-  command->add_option("--html", flags->html, "Also write the report page to this file");
+  command->add_option("--ledger", flags->ledger, "Where results are stored")
+      ->take_last()
+      ->capture_default_str();
+  command->add_option("--html", flags->html, "Also write the report page to this file")
+      ->take_last();
   command->add_flag("--json", flags->json, "Print results as JSON");
   command->footer(
       "Examples:\n"
