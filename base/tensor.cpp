@@ -93,14 +93,24 @@ std::size_t Bundle::ArenaBytes(const std::vector<TensorLayout>& layouts) {
   return total == 0 ? kPage : total;
 }
 
+void Bundle::PlaceTensors(const std::vector<TensorLayout>& layouts, std::byte* base) {
+  std::byte* slot = base;
+  for (const TensorLayout& layout : layouts) {
+    tensors_.push_back({layout.name, layout.dtype, layout.shape, slot + kRedZoneBytes});
+    slot += SlotBytes(layout);
+  }
+}
+
 Bundle Bundle::Place(const std::vector<TensorLayout>& layouts, std::byte* base, int fd) {
   Bundle bundle;
   bundle.arena_ = std::make_shared<Arena>(base, ArenaBytes(layouts), fd);
-  std::byte* slot = base;
-  for (const TensorLayout& layout : layouts) {
-    bundle.tensors_.push_back({layout.name, layout.dtype, layout.shape, slot + kRedZoneBytes});
-    slot += SlotBytes(layout);
-  }
+  bundle.PlaceTensors(layouts, base);
+  return bundle;
+}
+
+Bundle Bundle::Over(const std::vector<TensorLayout>& layouts, std::byte* base) {
+  Bundle bundle;
+  bundle.PlaceTensors(layouts, base);
   return bundle;
 }
 

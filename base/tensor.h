@@ -72,6 +72,9 @@ class Bundle {
   // Maps the memory of AllocateShared; takes ownership of `fd`. Throws kInput when the memory is
   // smaller than `layouts` need.
   static Bundle MapShared(const std::vector<TensorLayout>& layouts, int fd);
+  // The same places in memory that somebody else owns, e.g. on a device; nothing is written. Only
+  // the tensors' addresses are meaningful: no red-zone, poison or hole function may be called.
+  static Bundle Over(const std::vector<TensorLayout>& layouts, std::byte* base);
   // Bytes an arena for `layouts` takes, red zones included.
   static std::size_t ArenaBytes(const std::vector<TensorLayout>& layouts);
 
@@ -86,6 +89,10 @@ class Bundle {
   std::vector<TensorLayout> layouts() const;
   std::size_t bytes() const;  // payload, without red zones
   int fd() const { return arena_ ? arena_->fd : -1; }
+  // The whole arena, red zones included; empty for memory that somebody else owns.
+  std::span<std::byte> arena() const {
+    return arena_ ? std::span(arena_->base, arena_->size) : std::span<std::byte>();
+  }
 
   // The parts of a tensor of this bundle that were ever touched, as [first, last) byte offsets into
   // it; the rest are holes of the shared-memory file, which read as zeros. Private memory counts as
@@ -113,6 +120,7 @@ class Bundle {
   };
 
   static Bundle Place(const std::vector<TensorLayout>& layouts, std::byte* base, int fd);
+  void PlaceTensors(const std::vector<TensorLayout>& layouts, std::byte* base);
 
   std::shared_ptr<Arena> arena_;
   std::vector<Tensor> tensors_;

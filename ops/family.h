@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "cuda/stream.h"
 
 namespace assay {
 
@@ -116,13 +117,29 @@ struct RunContext {
   int threads = 0;  // 0 = all cores of the process
 };
 
-// A named implementation. `run` must write every output element; it may not touch the inputs.
+// A device computation that is ready to go: enqueues the work on the stream and returns. It is
+// captured in CUDA graphs and replayed, so it may neither allocate nor synchronise, and work that
+// it forks to other streams must join the given one.
+using DeviceCall = std::function<void(Stream)>;
+
+// A named implementation. It must write every output element and may not touch the inputs.
 struct Backend {
   std::string name;
   std::string summary;
-  // Empty when it can run this problem, else the reason.
+  // Empty when it can run this problem, else the reason. `inputs` are in host memory.
   std::function<std::string(const Problem&, const Bundle& inputs)> supports;
+  // Host backends: computes before it returns.
   std::function<void(const Problem&, const Bundle& inputs, Bundle& outputs, const RunContext&)> run;
+  // Device backends ("cuda"), instead of `run`: plans, allocates, chooses; its time is reported as
+  // set-up. `inputs` and `outputs` are device memory, `host_inputs` the same content. A plan may
+  // depend on addresses and on integer tensors (lengths, page tables), never on the values of
+  // floating-point tensors: those change without a new plan.
+  std::string device = "cpu";
+  std::function<DeviceCall(const Problem&, const Bundle& host_inputs, const Bundle& inputs,
+                           Bundle& outputs)>
+      prepare = nullptr;
+
+  bool on_device() const { return device != "cpu"; }
 };
 
 // A deliberately wrong kernel that verification must reject.

@@ -1,0 +1,11 @@
+// Builds without nvcc.
+#include "cuda/accelerator.h"
+
+namespace assay {
+
+std::unique_ptr<Accelerator> OpenAccelerator(int /*ordinal*/, std::string& why_not) {
+  why_not = "this build has no CUDA code (no nvcc 13 was found when it was configured)";
+  return nullptr;
+}
+
+}  // namespace assay

@@ -1,0 +1,17 @@
+// For .cu files: a failed CUDA call becomes a DeviceError that names the call and the place.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <source_location>
+
+namespace assay {
+
+// `what`: the call in words, e.g. "cudaMemcpy of inputs". Errors after which the context is gone
+// (illegal address, hang, assert, ...) are sticky.
+void CheckCuda(cudaError_t error, const char* what,
+               std::source_location where = std::source_location::current());
+
+bool IsSticky(cudaError_t error);
+
+}  // namespace assay
