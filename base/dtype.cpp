@@ -22,6 +22,7 @@ constexpr std::array kNames = {
     NameRow{DType::kF32, "float32", 32},       NameRow{DType::kF64, "float64", 64},
     NameRow{DType::kI32, "int32", 32},         NameRow{DType::kI64, "int64", 64},
     NameRow{DType::kU8, "uint8", 8},           NameRow{DType::kBool, "bool", 8},
+    NameRow{DType::kI16, "int16", 16},         NameRow{DType::kI8, "int8", 8},
 };
 
 const NameRow& RowOf(DType dtype) { return kNames[static_cast<std::size_t>(dtype)]; }

@@ -23,6 +23,8 @@ enum class DType : std::uint8_t {
   kI64,
   kU8,
   kBool,
+  kI16,
+  kI8,
 };
 
 // "bfloat16", "float8_e4m3fn", ...: the names of FlashInfer-Trace files.
@@ -132,6 +134,14 @@ struct DTypeOf<std::uint8_t> {
 template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::kBool;
+};
+template <>
+struct DTypeOf<std::int16_t> {
+  static constexpr DType value = DType::kI16;
+};
+template <>
+struct DTypeOf<std::int8_t> {
+  static constexpr DType value = DType::kI8;
 };
 
 }  // namespace assay

@@ -316,12 +316,12 @@ TEST(UlpBF16, IsTheGapBetweenNeighbours) {
 }
 
 TEST(DType, NamesAndSizes) {
-  for (int d = 0; d <= static_cast<int>(DType::kBool); ++d) {
+  for (int d = 0; d <= static_cast<int>(DType::kI8); ++d) {
     const auto dtype = static_cast<DType>(d);
     EXPECT_EQ(ParseDType(DTypeName(dtype)), dtype);
   }
   EXPECT_EQ(ParseDType("float8_e4m3fn"), DType::kE4M3);
-  EXPECT_EQ(ParseDType("int16"), std::nullopt);
+  EXPECT_EQ(ParseDType("int4"), std::nullopt);
   EXPECT_EQ(DTypeBytes(DType::kE2M1, 5), 3u);
   EXPECT_EQ(DTypeBytes(DType::kE2M1, 0), 0u);
   EXPECT_EQ(DTypeBytes(DType::kF64, 1LL << 60), 1ULL << 63);

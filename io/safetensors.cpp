@@ -42,6 +42,7 @@ constexpr std::array kNames = {
     NameRow{DType::kF32, "F32"},      NameRow{DType::kF64, "F64"},
     NameRow{DType::kI32, "I32"},      NameRow{DType::kI64, "I64"},
     NameRow{DType::kU8, "U8"},        NameRow{DType::kBool, "BOOL"},
+    NameRow{DType::kI16, "I16"},      NameRow{DType::kI8, "I8"},
 };
 
 std::string_view FileDTypeName(DType dtype) {

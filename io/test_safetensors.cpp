@@ -148,7 +148,7 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
       {"f16", DType::kF16, {1}},    {"e4m3", DType::kE4M3, {9}},      {"e5m2", DType::kE5M2, {1}},
       {"f32", DType::kF32, {2}},    {"f64", DType::kF64, {2}},        {"i32", DType::kI32, {3}},
       {"i64", DType::kI64, {1, 1}}, {"u8", DType::kU8, {3}},          {"mask", DType::kBool, {4}},
-      {"empty", DType::kF32, {0}},
+      {"i16", DType::kI16, {5}},    {"i8", DType::kI8, {3}},          {"empty", DType::kF32, {0}},
   };
   Bundle bundle = Bundle::Allocate(layouts);
   std::uint8_t next = 1;

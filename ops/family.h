@@ -166,27 +166,29 @@ struct Family {
   std::vector<TensorSpec> inputs, outputs;
   std::vector<std::string> variants;  // generator variants; the first is the default
 
+  // Rooms fill these with plain functions; definitions that come with a dataset, with closures.
   // Axes and attributes only, before any memory exists; throws kInput naming axis and value.
-  void (*validate_axes)(const Problem&) = nullptr;
+  std::function<void(const Problem&)> validate_axes;
   // Contents of the inputs (cu_seqlens monotone, A_log finite, ...); throws kInput naming the
   // tensor.
-  void (*validate_inputs)(const Problem&, const Bundle& inputs) = nullptr;
+  std::function<void(const Problem&, const Bundle& inputs)> validate_inputs;
   // Layouts of the inputs that this problem's variant has (optional ones left out when absent).
-  std::vector<TensorLayout> (*input_layouts)(const Problem&) = nullptr;
+  std::function<std::vector<TensorLayout>(const Problem&)> input_layouts;
   // Memory that the inputs really take: tensors start as holes that read as zeros, and a generator
   // need not touch what no kernel may read (weights of idle experts, a pool around the live pages).
   // Null = all of them.
-  std::size_t (*resident_bytes)(const Problem&) = nullptr;
+  std::function<std::size_t(const Problem&)> resident_bytes;
   // Fills every tensor of `inputs`; the same key gives the same bits on every machine.
-  void (*generate)(const Problem&, std::uint64_t key, Bundle& inputs) = nullptr;
-  Cost (*cost)(const Problem&, const Bundle& inputs) = nullptr;
+  std::function<void(const Problem&, std::uint64_t key, Bundle& inputs)> generate;
+  std::function<Cost(const Problem&, const Bundle& inputs)> cost;
 
   // The rows that a verdict looks at by default: all when small, else edges plus a seeded sample.
-  RowLists (*sample_rows)(const Problem&, const Bundle& inputs, std::uint64_t seed) = nullptr;
+  std::function<RowLists(const Problem&, const Bundle& inputs, std::uint64_t seed)> sample_rows;
   // fp64, boring, shares nothing with kernels. One ExpectedRows per output.
-  std::vector<ExpectedRows> (*reference)(const Problem&, const Bundle& inputs, const RowLists& rows,
-                                         SumOrder order) = nullptr;
-  std::vector<OutputPolicy> (*policies)(const Problem&) = nullptr;  // one per output
+  std::function<std::vector<ExpectedRows>(const Problem&, const Bundle& inputs,
+                                          const RowLists& rows, SumOrder order)>
+      reference;
+  std::function<std::vector<OutputPolicy>(const Problem&)> policies;  // one per output
   // Optional checks of the sampled rows that no element rule can express, e.g. ids that form a set
   // with a near-tie band; may be null. `expected` is what `reference` gave for `rows`.
   std::vector<Finding> (*row_checks)(const Problem&, const Bundle& inputs, const Bundle& outputs,

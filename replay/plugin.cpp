@@ -44,6 +44,10 @@ void SetDType(DType dtype, AssayTensor& tensor) {
       return set(ASSAY_DTYPE_INT, 32);
     case DType::kI64:
       return set(ASSAY_DTYPE_INT, 64);
+    case DType::kI16:
+      return set(ASSAY_DTYPE_INT, 16);
+    case DType::kI8:
+      return set(ASSAY_DTYPE_INT, 8);
     case DType::kU8:
       return set(ASSAY_DTYPE_UINT, 8);
     case DType::kBool:

@@ -467,6 +467,10 @@ double ElementAsDouble(const Tensor& tensor, std::int64_t index) {
       return tensor.as<std::int32_t>()[index];
     case DType::kI64:
       return static_cast<double>(tensor.as<std::int64_t>()[index]);
+    case DType::kI16:
+      return tensor.as<std::int16_t>()[index];
+    case DType::kI8:
+      return tensor.as<std::int8_t>()[index];
     case DType::kU8:
       return tensor.as<std::uint8_t>()[index];
     case DType::kBool:
