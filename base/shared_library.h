@@ -25,6 +25,15 @@ class SharedLibrary {
   Function* Find(const char* symbol) const {
     return reinterpret_cast<Function*>(FindAddress(symbol));
   }
+  // Sets `function`. When the library has no `symbol`, `why_not` says so, unless it already has
+  // another reason.
+  template <class Function>
+  void Load(Function*& function, const char* symbol, std::string& why_not) const {
+    function = Find<Function>(symbol);
+    if (function == nullptr && why_not.empty()) {
+      why_not = path_ + " has no function " + symbol;
+    }
+  }
 
  private:
   void* FindAddress(const char* symbol) const;

@@ -3,7 +3,6 @@
 #include "cuda/clocks.h"
 
 #include <cstdio>
-#include <type_traits>
 
 namespace assay {
 namespace {
@@ -68,11 +67,7 @@ ClockReader::~ClockReader() {
 
 void ClockReader::Load() {
   const auto find = [&](auto& function, const char* symbol) {
-    function =
-        library_.Find<std::remove_pointer_t<std::remove_reference_t<decltype(function)>>>(symbol);
-    if (function == nullptr && why_unknown_.empty()) {
-      why_unknown_ = library_.path() + " has no function " + symbol;
-    }
+    library_.Load(function, symbol, why_unknown_);
   };
   Result (*init)() = nullptr;
   find(init, "nvmlInit_v2");

@@ -1,8 +1,12 @@
 // The reader of clocks against a library that we wrote: every call that can fail, does.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <memory>
 
+#include "cuda/accelerator.h"
 #include "cuda/clocks.h"
 
 namespace assay {
@@ -73,6 +77,27 @@ TEST(Clocks, ReasonsHaveNames) {
   EXPECT_EQ(ThrottleText(kGpuIdle | kPowerBrake | 0x10000), "idle, power brake, 0x10000");
   EXPECT_EQ(kSlowingReasons & kGpuIdle, 0u);
   EXPECT_EQ(kSlowingReasons & kThermalSlowdown, kThermalSlowdown);
+}
+
+TEST(Clocks, TheRealDeviceByBusIdAndByUuid) {
+  std::string why_not;
+  const std::unique_ptr<Accelerator> gpu = OpenAccelerator(0, why_not);
+  if (gpu == nullptr) GTEST_SKIP() << why_not;
+  for (const std::string& id : {gpu->info().pci, gpu->info().uuid}) {
+    const ClockReading reading = ReadClocks(id);
+    ASSERT_TRUE(reading.known) << reading.why_unknown;
+    EXPECT_LE(reading.sm_mhz, reading.max_sm_mhz);
+    EXPECT_GT(reading.power_w, 10) << "no GPU of this class idles below that";
+    EXPECT_GT(reading.temperature_c, 10);
+    std::printf("%s: SM %.0f of %.0f MHz, memory %.0f MHz, %.1f W, %.0f C, throttled by: %s\n",
+                id.c_str(), reading.sm_mhz, reading.max_sm_mhz, reading.memory_mhz, reading.power_w,
+                reading.temperature_c, ThrottleText(reading.throttle_reasons).c_str());
+  }
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int kReadings = 20;
+  for (int i = 0; i < kReadings; ++i) ReadClocks(gpu->info().pci);
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+  std::printf("one reading takes %.2f ms\n", spent.count() / kReadings);
 }
 
 // With or without a driver on this machine.

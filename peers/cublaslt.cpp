@@ -1,0 +1,385 @@
+#include "peers/cublaslt.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/shared_library.h"
+#include "base/stats.h"
+#include "cuda/check.h"
+#include "ops/dense_gemm_bf16_nt/spec.h"
+
+namespace assay::peers {
+namespace {
+
+using dense_gemm_bf16_nt::Args;
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr int kCandidates = 8;
+// Rounds of timing. Each round runs every candidate once: a chip that slows down as it warms up
+// (large products are limited by power) slows all of them alike.
+constexpr int kRounds = 9;
+
+// The functions that we use. `why_not` is empty when all are there and the version is ours.
+struct Api {
+  SharedLibrary library;
+  std::string why_not;
+  decltype(&cublasLtGetVersion) get_version = nullptr;
+  decltype(&cublasLtGetStatusString) status_text = nullptr;
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+
+  explicit Api(const std::vector<std::string>& paths);
+
+  // Throws `fault` when `status` is not success.
+  void Check(cublasStatus_t status, const char* call, Fault fault = Fault::kDevice) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    throw Error(fault, std::string("cuBLASLt: ") + call + " failed with " +
+                           std::to_string(static_cast<int>(status)) + " (" + status_text(status) +
+                           ")");
+  }
+};
+
+Api::Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(paths)) {
+  why_not = library.why_not();
+  if (!library.loaded()) return;
+  const auto load = [&](auto& function, const char* symbol) {
+    library.Load(function, symbol, why_not);
+  };
+  load(get_version, "cublasLtGetVersion");
+  load(status_text, "cublasLtGetStatusString");
+  load(create, "cublasLtCreate");
+  load(destroy, "cublasLtDestroy");
+  load(desc_create, "cublasLtMatmulDescCreate");
+  load(desc_destroy, "cublasLtMatmulDescDestroy");
+  load(desc_set, "cublasLtMatmulDescSetAttribute");
+  load(layout_create, "cublasLtMatrixLayoutCreate");
+  load(layout_destroy, "cublasLtMatrixLayoutDestroy");
+  load(preference_create, "cublasLtMatmulPreferenceCreate");
+  load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  load(config_get, "cublasLtMatmulAlgoConfigGetAttribute");
+  load(matmul, "cublasLtMatmul");
+  if (!why_not.empty()) return;
+  const std::size_t version = get_version();
+  if (version / 10000 != CUBLAS_VER_MAJOR) {
+    why_not = library.path() + " is version " + VersionText(version) +
+              ", this build speaks version " + std::to_string(CUBLAS_VER_MAJOR);
+  }
+}
+
+// The library, one handle and one workspace, made when first needed and kept.
+class Session {
+ public:
+  explicit Session(const std::vector<std::string>& paths) : api(paths) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() {
+    if (handle_ != nullptr) api.destroy(handle_);
+    if (workspace_ != nullptr) cudaFree(workspace_);
+  }
+
+  const Api api;
+  cublasLtHandle_t handle() {
+    if (handle_ == nullptr) {
+      api.Check(api.create(&handle_), "cublasLtCreate", Fault::kUnsupported);
+    }
+    return handle_;
+  }
+  void* workspace() {
+    if (workspace_ == nullptr) {
+      CheckCuda(cudaMalloc(&workspace_, kWorkspaceBytes), "cudaMalloc of cuBLASLt's workspace");
+    }
+    return workspace_;
+  }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+  void* workspace_ = nullptr;
+};
+
+// One product with its descriptors. cuBLASLt counts columns first: our row-major C [M,N] is its
+// [N,M], so its first operand is B (transposed) and its second is A.
+class Product {
+ public:
+  Product(std::shared_ptr<Session> session, const Args& args)
+      : session_(std::move(session)), args_(args) {
+    const Api& api = session_->api;
+    api.Check(api.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    api.Check(api.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
+              "cublasLtMatmulDescSetAttribute");
+    MakeLayout(&b_, args.k, args.n, args.ldb);
+    MakeLayout(&a_, args.k, args.m, args.lda);
+    MakeLayout(&c_, args.n, args.m, args.ldc);
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  ~Product() {
+    const Api& api = session_->api;
+    for (const cublasLtMatrixLayout_t layout : {a_, b_, c_}) {
+      if (layout != nullptr) api.layout_destroy(layout);
+    }
+    if (desc_ != nullptr) api.desc_destroy(desc_);
+  }
+
+  // At most kCandidates, best first by cuBLASLt's own estimate; never empty.
+  std::vector<cublasLtMatmulAlgo_t> Candidates() const;
+  void Enqueue(const cublasLtMatmulAlgo_t& algorithm, bf16* c, Stream stream) const {
+    const float one = 1, zero = 0;
+    const Api& api = session_->api;
+    api.Check(api.matmul(session_->handle(), desc_, &one, args_.b, b_, args_.a, a_, &zero, c, c_, c,
+                         c_, &algorithm, session_->workspace(), kWorkspaceBytes, stream),
+              "cublasLtMatmul");
+  }
+  const Args& args() const { return args_; }
+  const Api& api() const { return session_->api; }
+
+ private:
+  void MakeLayout(cublasLtMatrixLayout_t* layout, std::int64_t rows, std::int64_t columns,
+                  std::int64_t stride) const {
+    session_->api.Check(
+        session_->api.layout_create(layout, CUDA_R_16BF, static_cast<std::uint64_t>(rows),
+                                    static_cast<std::uint64_t>(columns), stride),
+        "cublasLtMatrixLayoutCreate");
+  }
+
+  std::shared_ptr<Session> session_;
+  Args args_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, c_ = nullptr;
+};
+
+std::string ShapeName(const Args& args) {
+  return "M " + std::to_string(args.m) + ", N " + std::to_string(args.n) + ", K " +
+         std::to_string(args.k);
+}
+
+// The largest power of two up to 256 that divides the address: what cuBLASLt may assume.
+std::uint32_t Alignment(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer) | 256;
+  return std::uint32_t{1} << std::countr_zero(address);
+}
+
+std::vector<cublasLtMatmulAlgo_t> Product::Candidates() const {
+  const Api& api = session_->api;
+  cublasLtMatmulPreference_t preference = nullptr;
+  api.Check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(api.preference_destroy)> owner(
+      preference, api.preference_destroy);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    api.Check(api.preference_set(preference, attribute, &value, sizeof value),
+              "cublasLtMatmulPreferenceSetAttribute");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Alignment(args_.b));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Alignment(args_.a));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Alignment(args_.c));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Alignment(args_.c));
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  int found = 0;
+  const cublasStatus_t status = api.heuristic(session_->handle(), desc_, b_, a_, c_, c_, preference,
+                                              kCandidates, results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) api.Check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  }
+  if (algorithms.empty()) {
+    throw Error(Fault::kUnsupported, "cuBLASLt has no algorithm for " + ShapeName(args_));
+  }
+  return algorithms;
+}
+
+// --- best of the candidates ---
+
+template <class T>
+T ConfigValue(const Api& api, const cublasLtMatmulAlgo_t& algorithm,
+              cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value{};
+  std::size_t written = 0;
+  api.config_get(&algorithm, attribute, &value, sizeof value, &written);
+  return value;
+}
+
+std::string AlgorithmText(const Api& api, const cublasLtMatmulAlgo_t& algorithm) {
+  const auto number = [&](const char* name, auto value) {
+    return std::string(name) + " " + std::to_string(value);
+  };
+  return number("algorithm", ConfigValue<std::int32_t>(api, algorithm, CUBLASLT_ALGO_CONFIG_ID)) +
+         number(", tile",
+                ConfigValue<std::uint32_t>(api, algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID)) +
+         number(", stages",
+                ConfigValue<std::uint32_t>(api, algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID)) +
+         number(", split-K",
+                ConfigValue<std::int32_t>(api, algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM)) +
+         number(", cluster",
+                ConfigValue<std::uint16_t>(api, algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+}
+
+// A stream, two events and an output of our own: the caller's output must not hold a right answer
+// before the judged call has run.
+class Stopwatch {
+ public:
+  explicit Stopwatch(const Args& args) {
+    CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    CheckCuda(cudaEventCreate(&begin_), "cudaEventCreate");
+    CheckCuda(cudaEventCreate(&end_), "cudaEventCreate");
+    const auto elements = static_cast<std::size_t>(args.m * args.ldc);
+    CheckCuda(cudaMalloc(&c_, elements * sizeof(bf16)), "cudaMalloc of a trial output");
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  ~Stopwatch() {
+    cudaFree(c_);
+    if (end_ != nullptr) cudaEventDestroy(end_);
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  double Milliseconds(const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
+    CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+    product.Enqueue(algorithm, static_cast<bf16*>(c_), stream_);
+    CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
+    CheckCuda(cudaEventSynchronize(end_), "trial of a cuBLASLt algorithm");
+    float milliseconds = 0;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return milliseconds;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  void* c_ = nullptr;
+};
+
+struct Choice {
+  cublasLtMatmulAlgo_t algorithm{};
+  std::string text;
+};
+
+Choice ChooseFastest(const Product& product, const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  Stopwatch stopwatch(product.args());
+  std::vector<std::vector<double>> samples(candidates.size());
+  for (int round = -1; round < kRounds; ++round) {  // round -1 loads the kernels
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const double milliseconds = stopwatch.Milliseconds(product, candidates[i]);
+      if (round >= 0) samples[i].push_back(milliseconds);
+    }
+  }
+  std::vector<double> medians;
+  for (const std::vector<double>& times : samples) medians.push_back(Median(times));
+  const auto best =
+      static_cast<std::size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
+  char times[80];
+  std::snprintf(times, sizeof times, "), %.4f ms; first %.4f ms", medians[best], medians[0]);
+  return {candidates[best], ShapeName(product.args()) + ": candidate " + std::to_string(best + 1) +
+                                " of " + std::to_string(candidates.size()) + " (" +
+                                AlgorithmText(product.api(), candidates[best]) + times};
+}
+
+// Shape and alignments, so that content sets of one case share a choice.
+using ChoiceKey = std::array<std::int64_t, 9>;
+
+class Choices {
+ public:
+  cublasLtMatmulAlgo_t Fastest(const Product& product,
+                               const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+    const Args& args = product.args();
+    const ChoiceKey key = {args.m,
+                           args.n,
+                           args.k,
+                           args.lda,
+                           args.ldb,
+                           args.ldc,
+                           Alignment(args.a),
+                           Alignment(args.b),
+                           Alignment(args.c)};
+    const std::lock_guard lock(mutex_);
+    const auto known = choices_.find(key);
+    if (known != choices_.end()) return known->second.algorithm;
+    const Choice choice = ChooseFastest(product, candidates);
+    choices_[key] = choice;
+    return choice.algorithm;
+  }
+  std::vector<std::string> Texts() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> texts;
+    for (const auto& [key, choice] : choices_) texts.push_back(choice.text);
+    return texts;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<ChoiceKey, Choice> choices_;
+};
+
+Choices& TheChoices() {
+  static Choices choices;
+  return choices;
+}
+
+DeviceCall Prepare(const std::shared_ptr<Session>& session, const Args& args, bool fastest) {
+  if (args.m == 0 || args.n == 0) return [](Stream) {};
+  const auto product = std::make_shared<Product>(session, args);
+  const std::vector<cublasLtMatmulAlgo_t> candidates = product->Candidates();
+  session->workspace();  // allocated here: the call may not
+  const cublasLtMatmulAlgo_t algorithm =
+      fastest ? TheChoices().Fastest(*product, candidates) : candidates.front();
+  return [product, algorithm](Stream stream) {
+    product->Enqueue(algorithm, product->args().c, stream);
+  };
+}
+
+}  // namespace
+
+std::vector<Backend> CublasLtBackends(const std::vector<std::string>& paths) {
+  std::vector<Backend> backends;
+  // Opened when somebody first asks, not when the list is made: the library is half a gigabyte.
+  const auto session = std::make_shared<std::shared_ptr<Session>>();
+  const auto open = [session, paths]() -> const std::shared_ptr<Session>& {
+    if (*session == nullptr) *session = std::make_shared<Session>(paths);
+    return *session;
+  };
+  for (const bool fastest : {false, true}) {
+    Backend backend;
+    backend.name = fastest ? "cublaslt_best" : "cublaslt";
+    backend.summary = fastest ? "cuBLASLt, the fastest of its first eight candidates"
+                              : "cuBLASLt, the algorithm that its heuristic puts first";
+    backend.device = "cuda";
+    backend.supports = [open](const Problem&, const Bundle&) { return open()->api.why_not; };
+    backend.prepare = [open, fastest](const Problem& problem, const Bundle&, const Bundle& inputs,
+                                      Bundle& outputs) {
+      const std::shared_ptr<Session>& opened = open();
+      if (!opened->api.why_not.empty()) throw Error(Fault::kUnsupported, opened->api.why_not);
+      return Prepare(opened, dense_gemm_bf16_nt::Bind(problem, inputs, outputs), fastest);
+    };
+    backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
+std::vector<std::string> CublasLtChoices() { return TheChoices().Texts(); }
+
+}  // namespace assay::peers
