@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -129,18 +129,22 @@ class Descriptor {
 // The tensors of the graph by number; cuDNN finds their addresses by it.
 enum TensorId : std::int64_t { kQ = 1, kK, kV, kO, kScale };
 
+// What cuDNN may assume of an address: that vector loads work, or only that elements are whole.
+std::int64_t Alignment(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 ? 16 : 2;
+}
+
 // [batch, heads, tokens, dim] as cuDNN orders it, whatever the strides.
 Descriptor TokenTensor(const Api& api, TensorId id, const Args& args, std::int64_t tokens,
                        const attention::Strides& strides, const void* data) {
   const std::int64_t dims[] = {args.b, args.h, tokens, args.d};
   const std::int64_t steps[] = {strides.batch, strides.head, strides.token, strides.channel};
-  const bool aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
   Descriptor tensor(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   tensor.Set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_BFLOAT16)
       .Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, dims, 4)
       .Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, steps, 4)
       .Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, std::int64_t{id})
-      .Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{aligned ? 16 : 2})
+      .Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, Alignment(data))
       .Finalize("the tensor descriptor");
   return tensor;
 }
@@ -221,23 +225,50 @@ Descriptor ExecutionPlan(const Api& api, cudnnHandle_t handle, const Descriptor&
 
 }  // namespace
 
-// The library and one handle, made when first needed and kept.
+// The library and one handle, made when first needed and kept, and a plan per shape: cuDNN compiles
+// kernels for it (up to half a second each), and content sets of a case differ in addresses only.
 struct CudnnSession {
   explicit CudnnSession(const std::vector<std::string>& paths) : api(paths) {}
   CudnnSession(const CudnnSession&) = delete;
   CudnnSession& operator=(const CudnnSession&) = delete;
   ~CudnnSession() {
+    plans_.clear();
     if (handle_ != nullptr) api.destroy(handle_);
   }
   cudnnHandle_t handle() {
     if (handle_ == nullptr) api.Check(api.create(&handle_), "cudnnCreate");
     return handle_;
   }
+  const Descriptor& Plan(const Args& args) {
+    const PlanKey key = KeyOf(args);
+    const auto known = plans_.find(key);
+    if (known != plans_.end()) return known->second;
+    const Descriptor graph = AttentionGraph(api, handle(), args);
+    return plans_.emplace(key, ExecutionPlan(api, handle(), graph)).first->second;
+  }
 
   const Api api;
 
  private:
+  // All that a graph depends on: sizes, strides, alignments.
+  using PlanKey = std::array<std::int64_t, 5 + 4 * 4>;
+  static PlanKey KeyOf(const Args& args) {
+    PlanKey key = {args.b, args.h, args.nq, args.nk, args.d};
+    std::size_t at = 5;
+    for (const auto& [strides, data] : {std::pair{args.q_strides, args.q},
+                                        {args.k_strides, args.k},
+                                        {args.v_strides, args.v},
+                                        {args.o_strides, static_cast<const bf16*>(args.o)}}) {
+      for (const std::int64_t value :
+           {strides.batch, strides.token, strides.head, Alignment(data)}) {
+        key[at++] = value;
+      }
+    }
+    return key;
+  }
+
   cudnnHandle_t handle_ = nullptr;
+  std::map<PlanKey, Descriptor> plans_;
 };
 
 namespace {
@@ -248,8 +279,7 @@ class PreparedAttention {
   PreparedAttention(std::shared_ptr<CudnnSession> session, const Args& args)
       : session_(std::move(session)),
         scale_(1 / std::sqrt(static_cast<float>(args.d))),
-        plan_(ExecutionPlan(session_->api, session_->handle(),
-                            AttentionGraph(session_->api, session_->handle(), args))),
+        plan_(session_->Plan(args)),
         pack_(session_->api, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
     const Api& api = session_->api;
     std::int64_t bytes = 0, count = 0;
@@ -283,7 +313,8 @@ class PreparedAttention {
  private:
   std::shared_ptr<CudnnSession> session_;
   float scale_;
-  Descriptor plan_, pack_;
+  const Descriptor& plan_;  // the session's
+  Descriptor pack_;
   void* workspace_ = nullptr;
 };
 
