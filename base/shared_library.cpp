@@ -1,6 +1,7 @@
 #include "base/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 namespace assay {
 namespace {
@@ -9,6 +10,13 @@ namespace {
 // another library.
 bool SaysAbsent(const std::string& message, const std::string& path) {
   return message.starts_with(path + ": cannot open shared object file: No such file");
+}
+
+// Where the loader found it.
+std::string FoundPath(void* handle, const std::string& given) {
+  link_map* map = nullptr;
+  const bool known = dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr;
+  return known && map->l_name != nullptr && map->l_name[0] != '\0' ? map->l_name : given;
 }
 
 std::string Joined(const std::vector<std::string>& paths) {
@@ -25,7 +33,7 @@ SharedLibrary SharedLibrary::Open(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
       library.handle_ = std::shared_ptr<void>(handle, [](void* opened) { dlclose(opened); });
-      library.path_ = path;
+      library.path_ = FoundPath(handle, path);
       return library;
     }
     const char* text = dlerror();

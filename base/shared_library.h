@@ -17,7 +17,7 @@ class SharedLibrary {
   static SharedLibrary Open(const std::vector<std::string>& paths);
 
   bool loaded() const { return handle_ != nullptr; }
-  const std::string& path() const { return path_; }        // as given; "" when not loaded
+  const std::string& path() const { return path_; }        // of the file; "" when not loaded
   const std::string& why_not() const { return why_not_; }  // one sentence without a full stop
 
   // The function `symbol`, or null.

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "base/error.h"
 #include "base/shared_library.h"
@@ -85,8 +84,13 @@ Api::Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(pa
   if (version / 10000 != CUBLAS_VER_MAJOR) {
     why_not = library.path() + " is version " + VersionText(version) +
               ", this build speaks version " + std::to_string(CUBLAS_VER_MAJOR);
+    return;
   }
+  AddVendorNote("cuBLASLt " + VersionText(version) + " from " + library.path());
 }
+
+// Shape and alignments, so that content sets of one case share a choice.
+using ChoiceKey = std::array<std::int64_t, 9>;
 
 // The library, one handle and one workspace, made when first needed and kept.
 class Session {
@@ -100,6 +104,8 @@ class Session {
   }
 
   const Api api;
+  std::map<ChoiceKey, cublasLtMatmulAlgo_t> choices;  // of cublaslt_best
+
   cublasLtHandle_t handle() {
     if (handle_ == nullptr) {
       api.Check(api.create(&handle_), "cublasLtCreate", Fault::kUnsupported);
@@ -274,12 +280,8 @@ class Stopwatch {
   void* c_ = nullptr;
 };
 
-struct Choice {
-  cublasLtMatmulAlgo_t algorithm{};
-  std::string text;
-};
-
-Choice ChooseFastest(const Product& product, const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+cublasLtMatmulAlgo_t ChooseFastest(const Product& product,
+                                   const std::vector<cublasLtMatmulAlgo_t>& candidates) {
   Stopwatch stopwatch(product.args());
   std::vector<std::vector<double>> samples(candidates.size());
   for (int round = -1; round < kRounds; ++round) {  // round -1 loads the kernels
@@ -294,50 +296,29 @@ Choice ChooseFastest(const Product& product, const std::vector<cublasLtMatmulAlg
       static_cast<std::size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin());
   char times[80];
   std::snprintf(times, sizeof times, "), %.4f ms; first %.4f ms", medians[best], medians[0]);
-  return {candidates[best], ShapeName(product.args()) + ": candidate " + std::to_string(best + 1) +
-                                " of " + std::to_string(candidates.size()) + " (" +
-                                AlgorithmText(product.api(), candidates[best]) + times};
+  AddVendorNote("cublaslt_best, " + ShapeName(product.args()) + ": candidate " +
+                std::to_string(best + 1) + " of " + std::to_string(candidates.size()) + " (" +
+                AlgorithmText(product.api(), candidates[best]) + times);
+  return candidates[best];
 }
 
-// Shape and alignments, so that content sets of one case share a choice.
-using ChoiceKey = std::array<std::int64_t, 9>;
-
-class Choices {
- public:
-  cublasLtMatmulAlgo_t Fastest(const Product& product,
-                               const std::vector<cublasLtMatmulAlgo_t>& candidates) {
-    const Args& args = product.args();
-    const ChoiceKey key = {args.m,
-                           args.n,
-                           args.k,
-                           args.lda,
-                           args.ldb,
-                           args.ldc,
-                           Alignment(args.a),
-                           Alignment(args.b),
-                           Alignment(args.c)};
-    const std::lock_guard lock(mutex_);
-    const auto known = choices_.find(key);
-    if (known != choices_.end()) return known->second.algorithm;
-    const Choice choice = ChooseFastest(product, candidates);
-    choices_[key] = choice;
-    return choice.algorithm;
-  }
-  std::vector<std::string> Texts() {
-    const std::lock_guard lock(mutex_);
-    std::vector<std::string> texts;
-    for (const auto& [key, choice] : choices_) texts.push_back(choice.text);
-    return texts;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<ChoiceKey, Choice> choices_;
-};
-
-Choices& TheChoices() {
-  static Choices choices;
-  return choices;
+// Chooses once per key in a session.
+cublasLtMatmulAlgo_t Fastest(std::map<ChoiceKey, cublasLtMatmulAlgo_t>& choices,
+                             const Product& product,
+                             const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+  const Args& args = product.args();
+  const ChoiceKey key = {args.m,
+                         args.n,
+                         args.k,
+                         args.lda,
+                         args.ldb,
+                         args.ldc,
+                         Alignment(args.a),
+                         Alignment(args.b),
+                         Alignment(args.c)};
+  const auto known = choices.find(key);
+  if (known != choices.end()) return known->second;
+  return choices[key] = ChooseFastest(product, candidates);
 }
 
 DeviceCall Prepare(const std::shared_ptr<Session>& session, const Args& args, bool fastest) {
@@ -346,7 +327,7 @@ DeviceCall Prepare(const std::shared_ptr<Session>& session, const Args& args, bo
   const std::vector<cublasLtMatmulAlgo_t> candidates = product->Candidates();
   session->workspace();  // allocated here: the call may not
   const cublasLtMatmulAlgo_t algorithm =
-      fastest ? TheChoices().Fastest(*product, candidates) : candidates.front();
+      fastest ? Fastest(session->choices, *product, candidates) : candidates.front();
   return [product, algorithm](Stream stream) {
     product->Enqueue(algorithm, product->args().c, stream);
   };
@@ -379,7 +360,5 @@ std::vector<Backend> CublasLtBackends(const std::vector<std::string>& paths) {
   }
   return backends;
 }
-
-std::vector<std::string> CublasLtChoices() { return TheChoices().Texts(); }
 
 }  // namespace assay::peers

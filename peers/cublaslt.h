@@ -10,14 +10,10 @@
 namespace assay::peers {
 
 // `cublaslt`: the heuristic's first algorithm. `cublaslt_best`: the fastest of its first eight, by
-// timing them on the device when a shape is first prepared. Both take any M, N, K and throw
-// kUnsupported, naming the call, when cuBLASLt cannot be set up or has no algorithm.
+// timing them on the device when a shape is first prepared; a vendor note tells which. Both take
+// any M, N, K and throw kUnsupported, naming the call, when cuBLASLt cannot be set up or has no
+// algorithm.
 std::vector<Backend> CublasLtBackends(
     const std::vector<std::string>& paths = VendorPaths("libcublasLt.so.13"));
-
-// What `cublaslt_best` chose in this process, one line a shape:
-// "M 4096, N 12288, K 4096: candidate 3 of 8 (algorithm 66, tile 23, ...), 0.497 ms; first 0.575
-// ms".
-std::vector<std::string> CublasLtChoices();
 
 }  // namespace assay::peers

@@ -75,7 +75,9 @@ Api::Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(pa
   if (version < kOldestVersion || version / 10000 != CUDNN_MAJOR) {
     why_not = library.path() + " is version " + VersionText(version) + ", supported is 9 from " +
               VersionText(kOldestVersion);
+    return;
   }
+  AddVendorNote("cuDNN " + VersionText(version) + " from " + library.path());
 }
 
 // A backend descriptor: attributes are set, then it is finalized.

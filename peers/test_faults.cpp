@@ -1,6 +1,6 @@
 // What a user reads when a library is absent, incomplete, of another version, or refuses: exact
 // sentences, from libraries of ours that fail on demand. No GPU is needed.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cstdlib>
 
@@ -10,6 +10,7 @@
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "peers/cublaslt.h"
 #include "peers/cudnn.h"
+#include "peers/loader.h"
 
 namespace assay::peers {
 namespace {
@@ -59,6 +60,7 @@ TEST(CublasLt, AbsentIncompleteOrOtherVersions) {
       return product.Reason(CublasLtBackends(paths)[which]);
     };
     EXPECT_EQ(reason({FAKE_CUBLASLT}), "");
+    EXPECT_THAT(VendorNotes(), ::testing::Contains("cuBLASLt 13.1.0 from " FAKE_CUBLASLT));
     EXPECT_EQ(reason(kNowhere), kNowhereText);
     EXPECT_EQ(reason({FAKE_CUBLASLT_WITHOUT_MATMUL}),
               std::string(FAKE_CUBLASLT_WITHOUT_MATMUL) + " has no function cublasLtMatmul");
@@ -106,6 +108,7 @@ TEST(Cudnn, AbsentIncompleteOrOtherVersions) {
     return attention.Reason(CudnnDenseAttention(paths));
   };
   EXPECT_EQ(reason({FAKE_CUDNN}), "");
+  EXPECT_THAT(VendorNotes(), ::testing::Contains("cuDNN 9.19.0 from " FAKE_CUDNN));
   EXPECT_EQ(reason(kNowhere), kNowhereText);
   EXPECT_EQ(reason({FAKE_CUDNN_WITHOUT_EXECUTE}),
             std::string(FAKE_CUDNN_WITHOUT_EXECUTE) + " has no function cudnnBackendExecute");

@@ -18,6 +18,4 @@ std::vector<Backend> CublasLtBackends(const std::vector<std::string>&) {
   return backends;
 }
 
-std::vector<std::string> CublasLtChoices() { return {}; }
-
 }  // namespace assay::peers
