@@ -1,0 +1,208 @@
+#include "base/tensor_core.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstring>
+#include <limits>
+
+namespace assay {
+namespace {
+
+struct Format {
+  int bytes;
+  int ignored_bits;  // low bits of the storage that do not count
+  int exponent_bits, fraction_bits;
+  int bias;
+  bool infinities;  // the largest exponent field means infinity and NaN; e4m3 has one NaN code
+};
+
+constexpr std::array kFormats = {
+    Format{2, 0, 8, 7, 127, true},    // bf16
+    Format{2, 0, 5, 10, 15, true},    // f16
+    Format{4, 13, 8, 10, 127, true},  // tf32
+    Format{1, 0, 4, 3, 7, false},     // e4m3
+    Format{1, 0, 5, 2, 15, true},     // e5m2
+};
+constexpr Format kF32{4, 0, 8, 23, 127, true};
+
+const Format& FormatOf(Operand operand) { return kFormats[static_cast<std::size_t>(operand)]; }
+
+enum class Kind : std::uint8_t { kZero, kFinite, kInfinite, kNaN };
+
+// (-1)^negative * significand * 2^(exponent - fraction bits of the format)
+struct Number {
+  Kind kind;
+  bool negative;
+  int exponent;
+  std::int64_t significand;
+};
+
+Number Decode(const Format& format, std::uint32_t code) {
+  code >>= format.ignored_bits;
+  const std::uint32_t fraction_mask = (1u << format.fraction_bits) - 1;
+  const std::uint32_t field_mask = (1u << format.exponent_bits) - 1;
+  const std::uint32_t fraction = code & fraction_mask;
+  const std::uint32_t field = (code >> format.fraction_bits) & field_mask;
+  Number number{};
+  number.negative = (code >> (format.fraction_bits + format.exponent_bits) & 1u) != 0;
+  if (field == field_mask && (format.infinities || fraction == fraction_mask)) {
+    number.kind = format.infinities && fraction == 0 ? Kind::kInfinite : Kind::kNaN;
+    return number;
+  }
+  // Subnormal numbers have the exponent of the smallest normal one.
+  number.exponent = static_cast<int>(std::max(field, 1u)) - format.bias;
+  number.significand = fraction | (field == 0 ? 0u : fraction_mask + 1);
+  number.kind = number.significand == 0 ? Kind::kZero : Kind::kFinite;
+  return number;
+}
+
+std::uint32_t Load(const Format& format, const void* data, int index) {
+  const auto* bytes = static_cast<const unsigned char*>(data) + index * format.bytes;
+  std::uint32_t code = 0;
+  std::memcpy(&code, bytes, static_cast<std::size_t>(format.bytes));  // little endian
+  return code;
+}
+
+// Exact: exponents and significands are those of the operands, 1.m * 1.m is not renormalised.
+Number Product(const Number& a, const Number& b) {
+  Number product{};
+  product.negative = a.negative != b.negative;
+  const bool infinite = a.kind == Kind::kInfinite || b.kind == Kind::kInfinite;
+  const bool zero = a.kind == Kind::kZero || b.kind == Kind::kZero;
+  if (a.kind == Kind::kNaN || b.kind == Kind::kNaN || (infinite && zero)) {
+    product.kind = Kind::kNaN;
+  } else if (infinite) {
+    product.kind = Kind::kInfinite;
+  } else if (zero) {
+    product.kind = Kind::kZero;
+  } else {
+    product.kind = Kind::kFinite;
+    product.exponent = a.exponent + b.exponent;
+    product.significand = a.significand * b.significand;
+  }
+  return product;
+}
+
+// The one NaN that matrix instructions give.
+constexpr std::uint32_t kNaNBits = 0x7FFFFFFFu;
+
+float FromBits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+
+float Infinity(bool negative) { return FromBits(negative ? 0xFF800000u : 0x7F800000u); }
+
+// sum * 2^quantum, truncated toward zero to `significant` bits and to what fp32 can hold.
+float Truncate(std::int64_t sum, int quantum, int significant) {
+  if (sum == 0) return 0.0f;
+  const bool negative = sum < 0;
+  auto magnitude = static_cast<std::uint64_t>(negative ? -sum : sum);
+  int width = std::bit_width(magnitude);
+  if (width + quantum - 1 > 127) return Infinity(negative);
+  // Bits below the last significant one, or below the fp32 subnormal grid, are dropped.
+  const int drop = std::max(width - significant, -149 - quantum);
+  if (drop >= width) return negative ? -0.0f : 0.0f;
+  if (drop > 0) magnitude = magnitude >> drop << drop;
+  int exponent = width - 1 + quantum;
+  std::uint32_t bits = negative ? 0x80000000u : 0u;
+  if (exponent < -126) {
+    const int shift = quantum + 149;
+    bits |= static_cast<std::uint32_t>(shift >= 0 ? magnitude << shift : magnitude >> -shift);
+  } else {
+    const int shift = 24 - width;
+    const auto significand =
+        static_cast<std::uint32_t>(shift >= 0 ? magnitude << shift : magnitude >> -shift);
+    bits |= static_cast<std::uint32_t>(exponent + 127) << 23 | (significand & 0x7FFFFFu);
+  }
+  return FromBits(bits);
+}
+
+constexpr std::array kInstructions = {
+    MatrixInstruction{"mma.m16n8k16.bf16.bf16", Operand::kBF16, Operand::kBF16, false},
+    MatrixInstruction{"mma.m16n8k16.f16.f16", Operand::kF16, Operand::kF16, false},
+    MatrixInstruction{"mma.m16n8k8.tf32.tf32", Operand::kTF32, Operand::kTF32, false},
+    MatrixInstruction{"mma.m16n8k32.e4m3.e4m3", Operand::kE4M3, Operand::kE4M3, false},
+    MatrixInstruction{"mma.m16n8k32.e5m2.e5m2", Operand::kE5M2, Operand::kE5M2, false},
+    MatrixInstruction{"mma.m16n8k32.e4m3.e5m2", Operand::kE4M3, Operand::kE5M2, false},
+    MatrixInstruction{"wgmma.m64n8k16.bf16.bf16", Operand::kBF16, Operand::kBF16, true},
+    MatrixInstruction{"wgmma.m64n8k16.f16.f16", Operand::kF16, Operand::kF16, true},
+    MatrixInstruction{"wgmma.m64n8k8.tf32.tf32", Operand::kTF32, Operand::kTF32, true},
+    MatrixInstruction{"wgmma.m64n8k32.e4m3.e4m3", Operand::kE4M3, Operand::kE4M3, true},
+    MatrixInstruction{"wgmma.m64n8k32.e5m2.e5m2", Operand::kE5M2, Operand::kE5M2, true},
+    MatrixInstruction{"wgmma.m64n8k32.e4m3.e5m2", Operand::kE4M3, Operand::kE5M2, true},
+};
+
+}  // namespace
+
+int OperandBytes(Operand operand) { return FormatOf(operand).bytes; }
+
+std::span<const MatrixInstruction> MatrixInstructions() { return kInstructions; }
+
+const MatrixInstruction* FindMatrixInstruction(std::string_view name) {
+  for (const MatrixInstruction& instruction : kInstructions) {
+    if (instruction.name == name) return &instruction;
+  }
+  return nullptr;
+}
+
+TensorCoreRule RuleOf(const MatrixInstruction& instruction) {
+  const bool eight_bits = OperandBytes(instruction.a) == 1;
+  if (eight_bits) return {instruction.a, instruction.b, 32, 13, 14};
+  return {instruction.a, instruction.b, instruction.k(), 25, 24};
+}
+
+float TensorCoreBlock(const TensorCoreRule& rule, const void* a, const void* b, float c) {
+  constexpr int kMaxBlock = 32;
+  assert(rule.block <= kMaxBlock);
+  const Format& format_a = FormatOf(rule.a);
+  const Format& format_b = FormatOf(rule.b);
+  std::array<Number, kMaxBlock + 1> terms;
+  const int count = rule.block + 1;
+  for (int k = 0; k < rule.block; ++k) {
+    terms[static_cast<std::size_t>(k)] =
+        Product(Decode(format_a, Load(format_a, a, k)), Decode(format_b, Load(format_b, b, k)));
+  }
+  terms[static_cast<std::size_t>(rule.block)] = Decode(kF32, std::bit_cast<std::uint32_t>(c));
+
+  bool nan = false, plus = false, minus = false;
+  int largest = std::numeric_limits<int>::min();
+  for (int t = 0; t < count; ++t) {
+    const Number& term = terms[static_cast<std::size_t>(t)];
+    nan = nan || term.kind == Kind::kNaN;
+    if (term.kind == Kind::kInfinite) (term.negative ? minus : plus) = true;
+    if (term.kind == Kind::kFinite) largest = std::max(largest, term.exponent);
+  }
+  if (nan || (plus && minus)) return FromBits(kNaNBits);
+  if (plus || minus) return Infinity(minus);
+
+  std::int64_t sum = 0;
+  for (int t = 0; t < count; ++t) {
+    const Number& term = terms[static_cast<std::size_t>(t)];
+    if (term.kind != Kind::kFinite) continue;
+    const int fraction_bits =
+        t == rule.block ? kF32.fraction_bits : format_a.fraction_bits + format_b.fraction_bits;
+    const int shift = rule.grid_bits - fraction_bits - (largest - term.exponent);
+    const std::int64_t aligned =
+        shift >= 0 ? term.significand << shift : term.significand >> std::min(-shift, 63);
+    sum += term.negative ? -aligned : aligned;
+  }
+  return Truncate(sum, largest - rule.grid_bits, rule.significant_bits);
+}
+
+float TensorCoreDot(const TensorCoreRule& rule, const void* a, const void* b, std::int64_t k,
+                    float c) {
+  const auto* row_a = static_cast<const unsigned char*>(a);
+  const auto* row_b = static_cast<const unsigned char*>(b);
+  const int bytes_a = FormatOf(rule.a).bytes, bytes_b = FormatOf(rule.b).bytes;
+  std::int64_t at = 0;
+  for (; at + rule.block <= k; at += rule.block) {
+    c = TensorCoreBlock(rule, row_a + at * bytes_a, row_b + at * bytes_b, c);
+  }
+  if (at == k) return c;
+  std::array<unsigned char, 64> last_a{}, last_b{};
+  std::memcpy(last_a.data(), row_a + at * bytes_a, static_cast<std::size_t>((k - at) * bytes_a));
+  std::memcpy(last_b.data(), row_b + at * bytes_b, static_cast<std::size_t>((k - at) * bytes_b));
+  return TensorCoreBlock(rule, last_a.data(), last_b.data(), c);
+}
+
+}  // namespace assay
