@@ -1,0 +1,275 @@
+#include "peers/matrix_rate.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/random.h"
+#include "base/shared_library.h"
+#include "cuda/check.h"
+#include "cuda/random_fill.h"
+
+namespace assay::peers {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+constexpr int kCandidates = 8;
+constexpr int kSamples = 20;
+constexpr std::uint64_t kKey = 0x5EED;  // of the random operands; tensors 0 and 1
+
+// The functions that we use.
+struct Api {
+  SharedLibrary library;
+  std::string why_not;
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+
+  explicit Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(paths)) {
+    why_not = library.why_not();
+    if (!library.loaded()) return;
+    Load(create, "cublasLtCreate");
+    Load(destroy, "cublasLtDestroy");
+    Load(desc_create, "cublasLtMatmulDescCreate");
+    Load(desc_destroy, "cublasLtMatmulDescDestroy");
+    Load(desc_set, "cublasLtMatmulDescSetAttribute");
+    Load(layout_create, "cublasLtMatrixLayoutCreate");
+    Load(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    Load(preference_create, "cublasLtMatmulPreferenceCreate");
+    Load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    Load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    Load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    Load(matmul, "cublasLtMatmul");
+  }
+
+ private:
+  template <class Function>
+  void Load(Function*& function, const char* symbol) {
+    function = library.Find<Function>(symbol);
+    if (function == nullptr && why_not.empty()) why_not = library.path() + " lacks " + symbol;
+  }
+};
+
+void Check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(Fault::kDevice, std::string(call) + " failed with status " +
+                                  std::to_string(static_cast<int>(status)));
+}
+
+struct Freed {
+  void operator()(void* memory) const { cudaFree(memory); }
+};
+using DeviceMemory = std::unique_ptr<void, Freed>;
+
+DeviceMemory Allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  CheckCuda(cudaMalloc(&memory, bytes), "cudaMalloc for a matrix rate");
+  return DeviceMemory(memory);
+}
+
+// D[m, n] = A[m, k] B[n, k]^T, m = n = k, bf16 out. cuBLASLt counts columns first: its first
+// operand is our B, transposed.
+class Product {
+ public:
+  Product(const Api& api, DType type, std::int64_t size)
+      : api_(api), type_(type), size_(size), workspace_(Allocate(kWorkspaceBytes)) {
+    const auto elements = static_cast<std::size_t>(size * size);
+    a_ = Allocate(DTypeBytes(type, size * size));
+    b_ = Allocate(DTypeBytes(type, size * size));
+    d_ = Allocate(elements * sizeof(bf16));
+    CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    CheckCuda(cudaEventCreate(&begin_), "cudaEventCreate");
+    CheckCuda(cudaEventCreate(&end_), "cudaEventCreate");
+    FillUnitNormal(type, static_cast<std::byte*>(a_.get()), size * size, kKey, 0, stream_);
+    FillUnitNormal(type, static_cast<std::byte*>(b_.get()), size * size, kKey, 1, stream_);
+    CheckCuda(cudaMemsetAsync(d_.get(), 0xFF, elements * sizeof(bf16), stream_), "cudaMemset");
+    CheckCuda(cudaStreamSynchronize(stream_), "fill of random operands");
+    Describe();
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  ~Product() {
+    api_.layout_destroy(operand_);
+    api_.layout_destroy(result_);
+    api_.desc_destroy(desc_);
+    api_.destroy(handle_);
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+    cudaStreamDestroy(stream_);
+  }
+
+  std::vector<double> FlopsPerSecond() {
+    const std::vector<cublasLtMatmulAlgo_t> candidates = Candidates();
+    const cublasLtMatmulAlgo_t* best = &candidates.front();
+    double best_time = INFINITY;
+    for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+      Time(candidate);  // loads its kernel
+      const double time = std::min({Time(candidate), Time(candidate), Time(candidate)});
+      if (time < best_time) {
+        best_time = time;
+        best = &candidate;
+      }
+    }
+    const double size = static_cast<double>(size_);
+    std::vector<double> rates;
+    for (int i = 0; i < kSamples; ++i) rates.push_back(2 * size * size * size / Time(*best));
+    RequireRight();
+    return rates;
+  }
+
+ private:
+  void Describe() {
+    Check(api_.create(&handle_), "cublasLtCreate");
+    Check(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    Set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
+    if (type_ == DType::kE4M3) {
+      scale_ = Allocate(sizeof(float));
+      const float one = 1;
+      CheckCuda(cudaMemcpy(scale_.get(), &one, sizeof one, cudaMemcpyHostToDevice), "cudaMemcpy");
+      Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_.get());
+      Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale_.get());
+      Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    }
+    const auto size = static_cast<std::uint64_t>(size_);
+    const cudaDataType_t type = type_ == DType::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+    Check(api_.layout_create(&operand_, type, size, size, size_), "cublasLtMatrixLayoutCreate");
+    Check(api_.layout_create(&result_, CUDA_R_16BF, size, size, size_),
+          "cublasLtMatrixLayoutCreate");
+  }
+  template <class T>
+  void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    Check(api_.desc_set(desc_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+
+  std::vector<cublasLtMatmulAlgo_t> Candidates() const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    Check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+    const std::uint64_t bytes = kWorkspaceBytes;
+    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+    int found = 0;
+    cublasStatus_t status = api_.preference_set(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      status = api_.heuristic(handle_, desc_, operand_, operand_, result_, result_, preference,
+                              kCandidates, results.data(), &found);
+    }
+    api_.preference_destroy(preference);
+    Check(status, "cublasLtMatmulAlgoGetHeuristic");
+    std::vector<cublasLtMatmulAlgo_t> candidates;
+    for (const cublasLtMatmulHeuristicResult_t& result : results) {
+      if (static_cast<int>(candidates.size()) < found && result.state == CUBLAS_STATUS_SUCCESS) {
+        candidates.push_back(result.algo);
+      }
+    }
+    if (candidates.empty()) throw Error(Fault::kDevice, "cuBLASLt offers no algorithm");
+    return candidates;
+  }
+
+  // Seconds.
+  double Time(const cublasLtMatmulAlgo_t& algorithm) {
+    const float one = 1, zero = 0;
+    CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
+    Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero, d_.get(),
+                      result_, d_.get(), result_, &algorithm, workspace_.get(), kWorkspaceBytes,
+                      stream_),
+          "cublasLtMatmul");
+    CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
+    CheckCuda(cudaEventSynchronize(end_), "cublasLtMatmul");
+    float milliseconds = 0;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+  float Operand(std::uint64_t tensor, std::int64_t row, std::int64_t k) const {
+    const float x = UnitNormal(kKey, tensor, static_cast<std::uint64_t>(row * size_ + k));
+    return type_ == DType::kE4M3 ? ToFloat(ToE4M3(double{x})) : ToFloat(ToBF16(x));
+  }
+
+  // Sums have a standard deviation of sqrt(k); 2 % of that covers the short accumulator of fp8.
+  void RequireRight() const {
+    for (std::uint64_t i = 0; i < 32; ++i) {
+      const auto limit = static_cast<std::uint64_t>(size_);
+      const auto row = static_cast<std::int64_t>(Mix64(kKey, 2, i) % limit);
+      const auto column = static_cast<std::int64_t>(Mix64(kKey, 3, i) % limit);
+      double expected = 0;
+      for (std::int64_t k = 0; k < size_; ++k) {
+        expected += double{Operand(0, row, k)} * Operand(1, column, k);
+      }
+      bf16 got;
+      CheckCuda(cudaMemcpy(&got, static_cast<bf16*>(d_.get()) + row * size_ + column, sizeof got,
+                           cudaMemcpyDeviceToHost),
+                "cudaMemcpy");
+      const double allowed =
+          0.02 * std::sqrt(static_cast<double>(size_)) + 0.01 * std::abs(expected);
+      if (!(std::abs(ToFloat(got) - expected) <= allowed)) {
+        throw Error(Fault::kInternal, "matrix rate: element [" + std::to_string(row) + "," +
+                                          std::to_string(column) + "] is " +
+                                          std::to_string(ToFloat(got)) + ", expected " +
+                                          std::to_string(expected));
+      }
+    }
+  }
+
+  const Api& api_;
+  const DType type_;
+  const std::int64_t size_;
+  DeviceMemory workspace_, a_, b_, d_, scale_;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  cublasLtHandle_t handle_ = nullptr;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t operand_ = nullptr, result_ = nullptr;
+};
+
+Ceiling Measure(const Api& api, DType type, std::int64_t size) {
+  Product product(api, type, size);
+  std::vector<double> rates = product.FlopsPerSecond();
+  std::sort(rates.begin(), rates.end());
+  const bool eight_bits = type == DType::kE4M3;
+  Ceiling ceiling;
+  ceiling.name = eight_bits ? "fp8_matrix" : "bf16_matrix";
+  if (size != 8192) ceiling.name += "_" + std::to_string(size);
+  ceiling.value = rates[rates.size() / 2];
+  ceiling.unit = "FLOP/s";
+  ceiling.how = "cuBLASLt, " + std::to_string(size) + " cubed, random " +
+                (eight_bits ? "e4m3 with one scale per tensor and fast accumulation" : "bf16") +
+                ", bf16 result, best of its first candidates";
+  ceiling.n = kSamples;
+  ceiling.low = rates.front();
+  ceiling.high = rates.back();
+  return ceiling;
+}
+
+}  // namespace
+
+std::vector<Ceiling> MeasureMatrixRates(const std::vector<std::string>& paths,
+                                        std::string& why_not) {
+  const Api api(paths);
+  why_not = api.why_not;
+  if (!why_not.empty()) return {};
+  std::vector<Ceiling> all;
+  for (const DType type : {DType::kBF16, DType::kE4M3}) {
+    for (const std::int64_t size : {8192, 4096}) all.push_back(Measure(api, type, size));
+  }
+  return all;
+}
+
+}  // namespace assay::peers
