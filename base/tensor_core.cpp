@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/simd.h"
+
 namespace assay {
 namespace {
 
@@ -117,6 +119,78 @@ float Truncate(std::int64_t sum, int quantum, int significant) {
   return FromBits(bits);
 }
 
+// bf16 in blocks of 16, as plain loops over 16 lanes that the compiler turns into vectors. Blocks
+// with an infinity or a NaN are left to TensorCoreBlock.
+constexpr int kLanes = 16;
+constexpr TensorCoreRule kBF16Rule{Operand::kBF16, Operand::kBF16, kLanes, 25, 24};
+
+// Products of one block as sign, significand and exponent biased by 254; 0 = a zero product.
+struct BF16Products {
+  std::int32_t significand[kLanes], exponent[kLanes], sign[kLanes];
+  std::int32_t largest;  // exponent
+  std::int32_t special;  // not 0 when an operand is infinite or NaN
+};
+
+[[gnu::always_inline]] inline void MultiplyBF16(const std::uint16_t* a, const std::uint16_t* b,
+                                                BF16Products& products) {
+  std::int32_t largest = 0, special = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    const std::int32_t field_a = a[i] >> 7 & 255, field_b = b[i] >> 7 & 255;
+    const std::int32_t significand_a = (a[i] & 127) | (field_a != 0 ? 128 : 0);
+    const std::int32_t significand_b = (b[i] & 127) | (field_b != 0 ? 128 : 0);
+    const std::int32_t product = significand_a * significand_b;
+    const std::int32_t exponent = std::max(field_a, 1) + std::max(field_b, 1);
+    products.significand[i] = product;
+    products.exponent[i] = product != 0 ? exponent : 0;
+    products.sign[i] = (a[i] ^ b[i]) >> 15;
+    largest = std::max(largest, products.exponent[i]);
+    special |= field_a == 255 || field_b == 255 ? 1 : 0;
+  }
+  products.largest = largest;
+  products.special = special;
+}
+
+// The sum on the grid of `largest`; 16 products of less than 2^16 shifted by 11 fit in 31 bits.
+[[gnu::always_inline]] inline std::int32_t AddBF16(const BF16Products& products,
+                                                   std::int32_t largest) {
+  constexpr int kShift = kBF16Rule.grid_bits - 14;  // a product has 14 fraction bits
+  std::int32_t sum = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    const std::int32_t shift = std::min(largest - products.exponent[i], 31);
+    const std::int32_t aligned = products.significand[i] << kShift >> shift;
+    const std::int32_t minus = -products.sign[i];
+    sum += (aligned ^ minus) - minus;
+  }
+  return sum;
+}
+
+ASSAY_VECTOR_CLONES float DotBF16(const std::uint16_t* a, const std::uint16_t* b,
+                                  std::int64_t blocks, float c) {
+  BF16Products products;
+  for (std::int64_t block = 0; block < blocks; ++block, a += kLanes, b += kLanes) {
+    MultiplyBF16(a, b, products);
+    const auto bits = std::bit_cast<std::uint32_t>(c);
+    const auto field = static_cast<std::int32_t>(bits >> 23 & 255);
+    if (products.special != 0 || field == 255) {
+      c = TensorCoreBlock(kBF16Rule, a, b, c);
+      continue;
+    }
+    const auto significand = static_cast<std::int64_t>(bits & 0x7FFFFF) | (field != 0) << 23;
+    const std::int32_t exponent = significand != 0 ? std::max(field, 1) + 127 : 0;
+    const std::int32_t largest = std::max(products.largest, exponent);
+    const std::int64_t aligned = significand << 2 >> std::min(largest - exponent, 63);
+    const std::int64_t sum = AddBF16(products, largest) + (bits >> 31 != 0 ? -aligned : aligned);
+    c = Truncate(sum, largest - 254 - kBF16Rule.grid_bits, kBF16Rule.significant_bits);
+  }
+  return c;
+}
+
+bool IsBF16Rule(const TensorCoreRule& rule) {
+  return rule.a == kBF16Rule.a && rule.b == kBF16Rule.b && rule.block == kBF16Rule.block &&
+         rule.grid_bits == kBF16Rule.grid_bits &&
+         rule.significant_bits == kBF16Rule.significant_bits;
+}
+
 constexpr std::array kInstructions = {
     MatrixInstruction{"mma.m16n8k16.bf16.bf16", Operand::kBF16, Operand::kBF16, false},
     MatrixInstruction{"mma.m16n8k16.f16.f16", Operand::kF16, Operand::kF16, false},
@@ -195,6 +269,11 @@ float TensorCoreDot(const TensorCoreRule& rule, const void* a, const void* b, st
   const auto* row_b = static_cast<const unsigned char*>(b);
   const int bytes_a = FormatOf(rule.a).bytes, bytes_b = FormatOf(rule.b).bytes;
   std::int64_t at = 0;
+  if (IsBF16Rule(rule)) {
+    at = k / kLanes * kLanes;
+    c = DotBF16(static_cast<const std::uint16_t*>(a), static_cast<const std::uint16_t*>(b),
+                k / kLanes, c);
+  }
   for (; at + rule.block <= k; at += rule.block) {
     c = TensorCoreBlock(rule, row_a + at * bytes_a, row_b + at * bytes_b, c);
   }

@@ -122,6 +122,17 @@ struct RunContext {
 // it forks to other streams must join the given one.
 using DeviceCall = std::function<void(Stream)>;
 
+// The exact bits that a backend must give, for kernels that document the order of their sums.
+// Models of the hardware's arithmetic: base/tensor_core.h.
+struct BitwiseOrder {
+  std::string order;  // "k in steps of 16, one chain of fp32 accumulators, one rounding to bf16"
+  // The storage bits, zero-extended, that `elements` (flat, row-major) of output number `output`
+  // must have. Null = the order is not documented.
+  std::function<std::vector<std::uint64_t>(const Problem&, const Bundle& inputs, std::size_t output,
+                                           const std::vector<std::int64_t>& elements)>
+      expected_bits;
+};
+
 // A named implementation. It must write every output element and may not touch the inputs.
 struct Backend {
   std::string name;
@@ -138,6 +149,8 @@ struct Backend {
   std::function<DeviceCall(const Problem&, const Bundle& host_inputs, const Bundle& inputs,
                            Bundle& outputs)>
       prepare = nullptr;
+  // Optional: what `assay run --bitwise` holds the backend to. `inputs` are in host memory.
+  BitwiseOrder bitwise = {};
 
   bool on_device() const { return device != "cpu"; }
 };

@@ -51,6 +51,8 @@ std::vector<Finding> WholeChecks(const Problem& problem, const Bundle& inputs,
 // cpu.cpp
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
 Backend CpuBackend();
+// bitwise.cpp: for kernels that walk k in steps of 16 with one chain of accumulators per element.
+BitwiseOrder StepsOf16();
 // mutants.cpp
 std::vector<Mutant> Mutants();
 
