@@ -2,6 +2,7 @@
 // accumulators per element gives bit for bit: the tile sizes and the choice between wgmma and
 // mma.sync do not matter (docs/tensor-core-arithmetic.md).
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/tensor_core.h"
 #include "ops/dense_gemm_bf16_nt/spec.h"
 
@@ -16,13 +17,13 @@ std::vector<std::uint64_t> ExpectedBits(const Problem& problem, const Bundle& in
   const std::int64_t n = problem.axis("N"), k = problem.axis("K");
   const bf16* a = inputs["A"].as<bf16>();
   const bf16* b = inputs["B"].as<bf16>();
-  std::vector<std::uint64_t> bits;
-  bits.reserve(elements.size());
-  for (const std::int64_t element : elements) {
+  std::vector<std::uint64_t> bits(elements.size());
+  ParallelFor(static_cast<std::int64_t>(elements.size()), 0, [&](std::int64_t i) {
+    const std::int64_t element = elements[static_cast<std::size_t>(i)];
     const bf16* row_a = a + element / n * k;
     const bf16* row_b = b + element % n * k;
-    bits.push_back(ToBF16(TensorCoreDot(rule, row_a, row_b, k)).bits);
-  }
+    bits[static_cast<std::size_t>(i)] = ToBF16(TensorCoreDot(rule, row_a, row_b, k)).bits;
+  });
   return bits;
 }
 
