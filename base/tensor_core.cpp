@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -94,7 +95,8 @@ float FromBits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
 float Infinity(bool negative) { return FromBits(negative ? 0xFF800000u : 0x7F800000u); }
 
-// sum * 2^quantum, truncated toward zero to `significant` bits and to what fp32 can hold.
+// sum * 2^quantum, truncated toward zero to `significant` bits and to what fp32 can hold. No sum is
+// -0, not even that of negative zeros.
 float Truncate(std::int64_t sum, int quantum, int significant) {
   if (sum == 0) return 0.0f;
   const bool negative = sum < 0;
@@ -103,9 +105,9 @@ float Truncate(std::int64_t sum, int quantum, int significant) {
   if (width + quantum - 1 > 127) return Infinity(negative);
   // Bits below the last significant one, or below the fp32 subnormal grid, are dropped.
   const int drop = std::max(width - significant, -149 - quantum);
-  if (drop >= width) return negative ? -0.0f : 0.0f;
+  if (drop >= width) return 0.0f;  // a sum that vanishes is +0, whatever its sign
   if (drop > 0) magnitude = magnitude >> drop << drop;
-  int exponent = width - 1 + quantum;
+  const int exponent = width - 1 + quantum;
   std::uint32_t bits = negative ? 0x80000000u : 0u;
   if (exponent < -126) {
     const int shift = quantum + 149;
@@ -221,11 +223,39 @@ const MatrixInstruction* FindMatrixInstruction(std::string_view name) {
 
 TensorCoreRule RuleOf(const MatrixInstruction& instruction) {
   const bool eight_bits = OperandBytes(instruction.a) == 1;
-  if (eight_bits) return {instruction.a, instruction.b, 32, 13, 14};
+  if (eight_bits && instruction.warpgroup) return {instruction.a, instruction.b, 32, 13, 14};
+  if (eight_bits) return {instruction.a, instruction.b, 32, 25, 24, true};
   return {instruction.a, instruction.b, instruction.k(), 25, 24};
 }
 
+namespace {
+
+// Element k of an 8-bit operand as f16, which holds every value of both formats.
+f16 AsF16(Operand operand, const void* data, int k) {
+  const std::uint8_t code = static_cast<const std::uint8_t*>(data)[k];
+  return ToF16(operand == Operand::kE4M3 ? ToFloat(e4m3{code}) : ToFloat(e5m2{code}));
+}
+
+float EmulatedBlock(const TensorCoreRule& rule, const void* a, const void* b, float c) {
+  constexpr TensorCoreRule kF16{Operand::kF16, Operand::kF16, 16, 25, 24};
+  float sum = 0;
+  for (const int first : {0, 2}) {
+    std::array<f16, 16> half_a, half_b;
+    for (int i = 0; i < 16; ++i) {
+      const int k = i / 2 * 4 + first + i % 2;
+      half_a[static_cast<std::size_t>(i)] = AsF16(rule.a, a, k);
+      half_b[static_cast<std::size_t>(i)] = AsF16(rule.b, b, k);
+    }
+    sum = TensorCoreBlock(kF16, half_a.data(), half_b.data(), sum);
+  }
+  sum += c;
+  return std::isnan(sum) ? FromBits(kNaNBits) : sum;
+}
+
+}  // namespace
+
 float TensorCoreBlock(const TensorCoreRule& rule, const void* a, const void* b, float c) {
+  if (rule.emulated) return EmulatedBlock(rule, a, b, c);
   constexpr int kMaxBlock = 32;
   assert(rule.block <= kMaxBlock);
   const Format& format_a = FormatOf(rule.a);

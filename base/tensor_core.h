@@ -40,6 +40,10 @@ struct TensorCoreRule {
   int block = 16;  // products of one block
   int grid_bits = 25;
   int significant_bits = 24;
+  // mma.sync of 8-bit formats, which Hopper does not have: the compiler makes it two f16 blocks,
+  // first the elements 0 and 1 of every four, then 2 and 3, starting from zero, and adds the
+  // accumulator with an ordinary fp32 addition.
+  bool emulated = false;
 };
 
 TensorCoreRule RuleOf(const MatrixInstruction& instruction);

@@ -76,6 +76,7 @@ inline float ToFp32(double sum, int significant, bool rounded) {
   if (sum == 0) return 0;
   const int quantum = std::max(std::ilogb(sum) + 1 - significant, -149);
   const double kept = OnGrid(sum, quantum, rounded);
+  if (kept == 0) return 0;  // never -0
   if (std::abs(kept) >= 0x1p128) return kept < 0 ? -INFINITY : INFINITY;
   return static_cast<float>(kept);  // exact
 }
@@ -99,6 +100,20 @@ inline double Sum(const std::vector<Value>& terms, int grid_bits, bool rounded) 
 inline float OracleBlock(TensorCoreRule rule, const void* a, const void* b, float c,
                          Mistake mistake = Mistake::kNone) {
   using oracle::Value;
+  if (rule.emulated) {
+    const TensorCoreRule half{Operand::kF16, Operand::kF16, 16, rule.grid_bits,
+                              rule.significant_bits};
+    std::vector<f16> halves[2][2];  // [which half][operand]
+    for (int k = 0; k < rule.block; ++k) {
+      auto& to = halves[k / 2 % 2];
+      to[0].push_back(ToF16(oracle::Element(rule.a, a, k).value));
+      to[1].push_back(ToF16(oracle::Element(rule.b, b, k).value));
+    }
+    float sum = OracleBlock(half, halves[0][0].data(), halves[0][1].data(), 0, mistake);
+    sum = OracleBlock(half, halves[1][0].data(), halves[1][1].data(), sum, mistake);
+    if (std::isnan(sum + c)) return std::bit_cast<float>(0x7FFFFFFFu);
+    return sum + c;
+  }
   if (mistake == Mistake::kHalfBlocks) {
     rule.block /= 2;
     const int skip_a = rule.block * OperandBytes(rule.a),

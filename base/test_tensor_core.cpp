@@ -77,6 +77,31 @@ TEST(TensorCore, SubnormalSumsKeepTheBitsThatFit) {
   EXPECT_EQ(Block({{0x1p-75f, 0x1.8p-75f}}).Plus(0x1p-149f), 0x1p-149f);
 }
 
+// Measured: neither zeros nor sums that vanish keep their sign.
+TEST(TensorCore, ZeroIsPositive) {
+  EXPECT_EQ(Bits(Block({}).Plus(-0.0f)), 0u);
+  EXPECT_EQ(Bits(Block({{-1, 0.0f}}).Plus(-0.0f)), 0u);
+  EXPECT_EQ(Bits(Block({{-0x1p-80f, 0x1p-80f}}).Plus(0)), 0u);
+  EXPECT_EQ(Bits(Block({{1, 1}}).Plus(-1)), 0u);
+}
+
+// mma.sync of fp8: two f16 blocks from zero, then one fp32 addition that rounds.
+TEST(TensorCore, EightBitMmaSyncRoundsTheAccumulator) {
+  const TensorCoreRule rule = RuleOf(*FindMatrixInstruction("mma.m16n8k32.e4m3.e4m3"));
+  std::array<e4m3, 32> a{}, b{};
+  a[0] = ToE4M3(0x1p-6);
+  b[0] = ToE4M3(0x1.8p-6);
+  // 1.5 * 2^-12 on top of 2^12: truncation would drop it, rounding takes it as one ulp, 2^-11.
+  EXPECT_EQ(TensorCoreBlock(rule, a.data(), b.data(), 0x1p12f), 0x1p12f + 0x1p-11f);
+  // The products alone are exact to 24 bits, where wgmma keeps 14.
+  a[1] = b[1] = ToE4M3(448);
+  EXPECT_EQ(TensorCoreBlock(rule, a.data(), b.data(), 0), 448.0f * 448.0f);
+  const TensorCoreRule wgmma = RuleOf(*FindMatrixInstruction("wgmma.m64n8k32.e4m3.e4m3"));
+  b[1] = ToE4M3(1);
+  EXPECT_EQ(TensorCoreBlock(rule, a.data(), b.data(), 0), 448 + 0x1.8p-12f);
+  EXPECT_EQ(TensorCoreBlock(wgmma, a.data(), b.data(), 0), 448);
+}
+
 TEST(TensorCore, SpecialValues) {
   EXPECT_EQ(Block({{kInf, 1}}).Plus(3), kInf);
   EXPECT_EQ(Block({{kInf, -1}}).Plus(3), -kInf);

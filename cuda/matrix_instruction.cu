@@ -7,7 +7,7 @@
 #include <array>
 #include <string>
 
-#include "base/error.h"
+#include "cuda/check.h"
 #include "cuda/matrix_instruction.h"
 
 namespace assay {
@@ -218,24 +218,19 @@ constexpr std::array<Kernel, 12> kKernels = {
     WgmmaKernel<WgmmaE4M3>, WgmmaKernel<WgmmaE5M2>, WgmmaKernel<WgmmaE4M3E5M2>,
 };
 
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  throw Error(Fault::kDevice,
-              std::string("matrix instruction: ") + what + ": " + cudaGetErrorString(error));
-}
-
 // Device memory of one array; copies in when given a source.
 class DeviceArray {
  public:
   DeviceArray(std::size_t bytes, const void* source) : bytes_(bytes) {
-    Check(cudaMalloc(&data_, bytes), "cudaMalloc");
-    if (source != nullptr) Check(cudaMemcpy(data_, source, bytes, cudaMemcpyDefault), "copy in");
+    CheckCuda(cudaMalloc(&data_, bytes), "cudaMalloc");
+    if (source != nullptr)
+      CheckCuda(cudaMemcpy(data_, source, bytes, cudaMemcpyDefault), "copy in");
   }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
   ~DeviceArray() { cudaFree(data_); }
   void CopyOut(void* target) const {
-    Check(cudaMemcpy(target, data_, bytes_, cudaMemcpyDefault), "copy out");
+    CheckCuda(cudaMemcpy(target, data_, bytes_, cudaMemcpyDefault), "copy out");
   }
   template <class T>
   T* as() const {
@@ -262,7 +257,7 @@ void RunMatrixInstructions(const MatrixInstruction& instruction, int count, int 
   const DeviceArray device_d(rows * MatrixInstruction::n * sizeof(float), nullptr);
   kKernels[index]<<<static_cast<unsigned>(count), instruction.warpgroup ? 128 : 32>>>(
       steps, device_a.as<u32>(), device_b.as<u32>(), device_c.as<float>(), device_d.as<float>());
-  Check(cudaGetLastError(), "launch");
+  CheckCuda(cudaGetLastError(), "launch");
   device_d.CopyOut(d);
 }
 

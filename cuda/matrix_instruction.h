@@ -12,7 +12,7 @@ namespace assay {
 
 // Chains of `steps` instructions, `count` of them, each on its own operands (host memory):
 //   a [count, m, steps * 32 bytes]   b [count, n, steps * 32 bytes]   c, d [count, m, n] fp32 bits
-// Throws kDevice with CUDA's reason.
+// Throws DeviceError.
 void RunMatrixInstructions(const MatrixInstruction& instruction, int count, int steps,
                            const std::byte* a, const std::byte* b, const std::uint32_t* c,
                            std::uint32_t* d);

@@ -57,7 +57,8 @@ TEST_F(OnDevice, ChainsHaveTheModelsBits) {
   std::uint64_t seed = std::random_device{}();
   for (const MatrixInstruction& instruction : MatrixInstructions()) {
     for (const char* kind : {"normal", "wide"}) {
-      ExpectModelled(Answered(instruction, kind, 128, ++seed), seed);
+      ++seed;
+      ExpectModelled(Answered(instruction, kind, 128, seed), seed);
     }
   }
 }

@@ -45,25 +45,18 @@ struct Api {
   explicit Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(paths)) {
     why_not = library.why_not();
     if (!library.loaded()) return;
-    Load(create, "cublasLtCreate");
-    Load(destroy, "cublasLtDestroy");
-    Load(desc_create, "cublasLtMatmulDescCreate");
-    Load(desc_destroy, "cublasLtMatmulDescDestroy");
-    Load(desc_set, "cublasLtMatmulDescSetAttribute");
-    Load(layout_create, "cublasLtMatrixLayoutCreate");
-    Load(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    Load(preference_create, "cublasLtMatmulPreferenceCreate");
-    Load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    Load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    Load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    Load(matmul, "cublasLtMatmul");
-  }
-
- private:
-  template <class Function>
-  void Load(Function*& function, const char* symbol) {
-    function = library.Find<Function>(symbol);
-    if (function == nullptr && why_not.empty()) why_not = library.path() + " lacks " + symbol;
+    library.Load(create, "cublasLtCreate", why_not);
+    library.Load(destroy, "cublasLtDestroy", why_not);
+    library.Load(desc_create, "cublasLtMatmulDescCreate", why_not);
+    library.Load(desc_destroy, "cublasLtMatmulDescDestroy", why_not);
+    library.Load(desc_set, "cublasLtMatmulDescSetAttribute", why_not);
+    library.Load(layout_create, "cublasLtMatrixLayoutCreate", why_not);
+    library.Load(layout_destroy, "cublasLtMatrixLayoutDestroy", why_not);
+    library.Load(preference_create, "cublasLtMatmulPreferenceCreate", why_not);
+    library.Load(preference_destroy, "cublasLtMatmulPreferenceDestroy", why_not);
+    library.Load(preference_set, "cublasLtMatmulPreferenceSetAttribute", why_not);
+    library.Load(heuristic, "cublasLtMatmulAlgoGetHeuristic", why_not);
+    library.Load(matmul, "cublasLtMatmul", why_not);
   }
 };
 
@@ -260,8 +253,8 @@ Ceiling Measure(const Api& api, DType type, std::int64_t size) {
 
 }  // namespace
 
-std::vector<Ceiling> MeasureMatrixRates(const std::vector<std::string>& paths,
-                                        std::string& why_not) {
+std::vector<Ceiling> MeasureMatrixRates(std::string& why_not,
+                                        const std::vector<std::string>& paths) {
   const Api api(paths);
   why_not = api.why_not;
   if (!why_not.empty()) return {};

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cuda/ceilings.h"
+#include "peers/loader.h"
 
 namespace assay::peers {
 
@@ -12,7 +13,7 @@ namespace assay::peers {
 // candidates, on the current device; "bf16_matrix", "bf16_matrix_4096", "fp8_matrix", ... in
 // FLOP/s. Sampled elements are checked against fp64. Empty, with the reason in `why_not`, when the
 // library is not among `paths`. Throws DeviceError when CUDA fails, kDevice when cuBLASLt does.
-std::vector<Ceiling> MeasureMatrixRates(const std::vector<std::string>& paths,
-                                        std::string& why_not);
+std::vector<Ceiling> MeasureMatrixRates(
+    std::string& why_not, const std::vector<std::string>& paths = VendorPaths("libcublasLt.so.13"));
 
 }  // namespace assay::peers
