@@ -13,6 +13,7 @@ using u32 = unsigned;
 
 constexpr int kThreads = 512;
 constexpr int kUnroll = 4;  // independent 16-byte accesses in flight per thread
+constexpr int kReadUnroll = 8;
 constexpr int kSamples = 12;
 constexpr std::size_t kBufferBytes = std::size_t{4} << 30;
 
@@ -46,16 +47,17 @@ __global__ void SumKernel(const uint4* data, std::size_t words, u32* total) {
   AddToTotal(sum, total);
 }
 
-// `words` is a multiple of kUnroll times the number of threads in all three.
+// `words` is a multiple of the unrolling times the number of threads in all three.
+template <int kUnrolled>
 __global__ void ReadKernel(const uint4* data, std::size_t words, u32* total) {
   u32 sum = 0;
   const std::size_t step = AllThreads();
-  for (std::size_t i = FirstWord(); i < words; i += kUnroll * step) {
-    uint4 word[kUnroll];
+  for (std::size_t i = FirstWord(); i < words; i += kUnrolled * step) {
+    uint4 word[kUnrolled];
 #pragma unroll
-    for (int j = 0; j < kUnroll; ++j) word[j] = __ldcs(data + i + j * step);
+    for (int j = 0; j < kUnrolled; ++j) word[j] = __ldcs(data + i + j * step);
 #pragma unroll
-    for (int j = 0; j < kUnroll; ++j) sum += SumOf(word[j]);
+    for (int j = 0; j < kUnrolled; ++j) sum += SumOf(word[j]);
   }
   AddToTotal(sum, total);
 }
@@ -138,7 +140,7 @@ class Bandwidth {
 
   // A multiple of every grid's share, so that the kernels need no bounds inside.
   std::size_t WordsOf(std::size_t bytes) const {
-    const std::size_t share = std::size_t{kUnroll} * kThreads * 32 * Multiprocessors();
+    const std::size_t share = std::size_t{kReadUnroll} * kThreads * 32 * Multiprocessors();
     return bytes / sizeof(uint4) / share * share;
   }
 
@@ -210,12 +212,18 @@ class Bandwidth {
     const u32 expected = Sum(from_.get(), words_);
     u32 launches = 0;
     ClearTotal();
-    Ceiling result = OverGrids("read", 1, [&](u32 blocks, cudaStream_t stream) {
-      ReadKernel<<<blocks, kThreads, 0, stream>>>(from_.get(), words_, total_.get());
+    Ceiling narrow = OverGrids("read", 1, [&](u32 blocks, cudaStream_t stream) {
+      ReadKernel<kUnroll><<<blocks, kThreads, 0, stream>>>(from_.get(), words_, total_.get());
+      ++launches;
+    });
+    Ceiling wide = OverGrids("read", 1, [&](u32 blocks, cudaStream_t stream) {
+      ReadKernel<kReadUnroll><<<blocks, kThreads, 0, stream>>>(from_.get(), words_, total_.get());
       ++launches;
     });
     RequireEqual(ReadTotal(), expected * launches, "read");
-    return result;
+    narrow.how += ", 4 loads in flight per thread";
+    wide.how += ", 8 loads in flight per thread";
+    return narrow.value > wide.value ? narrow : wide;
   }
 
   // One word near each end and one in the middle, against the formula of WriteKernel.
@@ -242,7 +250,7 @@ class Bandwidth {
 
   // The best of a few sizes that fit: which lines of a set share a slice decides.
   Ceiling L2Read() const {
-    constexpr int kPasses = 40;
+    constexpr int kPasses = 200;
     Ceiling best;
     for (const int mib : {16, 24, 32, 40}) {
       const std::size_t words = (static_cast<std::size_t>(mib) << 20) / sizeof(uint4);

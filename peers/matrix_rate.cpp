@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <thread>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -22,7 +24,10 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 constexpr int kCandidates = 8;
-constexpr int kSamples = 20;
+constexpr int kSamples = 15;
+// Large products are limited by power: after some milliseconds at full load the chip slows down.
+constexpr auto kRest = std::chrono::milliseconds(100);
+constexpr auto kBusy = std::chrono::seconds(1);
 constexpr std::uint64_t kKey = 0x5EED;  // of the random operands; tensors 0 and 1
 
 // The functions that we use.
@@ -108,21 +113,36 @@ class Product {
     cudaStreamDestroy(stream_);
   }
 
-  std::vector<double> FlopsPerSecond() {
-    const std::vector<cublasLtMatmulAlgo_t> candidates = Candidates();
-    const cublasLtMatmulAlgo_t* best = &candidates.front();
+  // The fastest candidate becomes the one that is measured.
+  void ChooseAlgorithm() {
     double best_time = INFINITY;
-    for (const cublasLtMatmulAlgo_t& candidate : candidates) {
-      Time(candidate);  // loads its kernel
-      const double time = std::min({Time(candidate), Time(candidate), Time(candidate)});
-      if (time < best_time) {
-        best_time = time;
-        best = &candidate;
-      }
+    for (const cublasLtMatmulAlgo_t& candidate : Candidates()) {
+      Seconds(candidate, 1);  // loads its kernel
+      const double time = std::min({Seconds(candidate, 1), Seconds(candidate, 1)});
+      if (time >= best_time) continue;
+      best_time = time;
+      algorithm_ = candidate;
     }
-    const double size = static_cast<double>(size_);
+  }
+
+  // Rates of single products (of eight when they are short) on a chip that rests before each.
+  std::vector<double> Burst() {
     std::vector<double> rates;
-    for (int i = 0; i < kSamples; ++i) rates.push_back(2 * size * size * size / Time(*best));
+    for (int i = 0; i < kSamples; ++i) {
+      std::this_thread::sleep_for(kRest);
+      rates.push_back(Rate(static_cast<int>(8192 / size_)));
+    }
+    RequireRight();
+    return rates;
+  }
+
+  // Rates of ten products each while the chip is busy without a pause; the second half of a second,
+  // when clocks have settled to what the power limit allows.
+  std::vector<double> Sustained() {
+    std::vector<double> rates;
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < kBusy) rates.push_back(Rate(10));
+    rates.erase(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2));
     RequireRight();
     return rates;
   }
@@ -176,14 +196,23 @@ class Product {
     return candidates;
   }
 
-  // Seconds.
-  double Time(const cublasLtMatmulAlgo_t& algorithm) {
+  double Rate(int products) {
+    const double size = static_cast<double>(size_);
+    return products * 2 * size * size * size / Seconds(algorithm_, products);
+  }
+
+  double Seconds(const cublasLtMatmulAlgo_t& algorithm, int products) {
     const float one = 1, zero = 0;
+    // Keeps the stream busy until the products are enqueued: a product that starts late would look
+    // slow.
+    CheckCuda(cudaMemsetAsync(workspace_.get(), 0, kWorkspaceBytes, stream_), "cudaMemset");
     CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
-    Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero, d_.get(),
-                      result_, d_.get(), result_, &algorithm, workspace_.get(), kWorkspaceBytes,
-                      stream_),
-          "cublasLtMatmul");
+    for (int i = 0; i < products; ++i) {
+      Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero,
+                        d_.get(), result_, d_.get(), result_, &algorithm, workspace_.get(),
+                        kWorkspaceBytes, stream_),
+            "cublasLtMatmul");
+    }
     CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
     CheckCuda(cudaEventSynchronize(end_), "cublasLtMatmul");
     float milliseconds = 0;
@@ -230,25 +259,38 @@ class Product {
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t operand_ = nullptr, result_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
 };
 
-Ceiling Measure(const Api& api, DType type, std::int64_t size) {
-  Product product(api, type, size);
-  std::vector<double> rates = product.FlopsPerSecond();
+Ceiling Summary(DType type, std::int64_t size, const std::string& suffix, const std::string& how,
+                std::vector<double> rates) {
   std::sort(rates.begin(), rates.end());
   const bool eight_bits = type == DType::kE4M3;
   Ceiling ceiling;
-  ceiling.name = eight_bits ? "fp8_matrix" : "bf16_matrix";
-  if (size != 8192) ceiling.name += "_" + std::to_string(size);
+  ceiling.name = (eight_bits ? "fp8_matrix" : "bf16_matrix") + suffix;
   ceiling.value = rates[rates.size() / 2];
   ceiling.unit = "FLOP/s";
   ceiling.how = "cuBLASLt, " + std::to_string(size) + " cubed, random " +
                 (eight_bits ? "e4m3 with one scale per tensor and fast accumulation" : "bf16") +
-                ", bf16 result, best of its first candidates";
-  ceiling.n = kSamples;
+                ", bf16 result, best of its first candidates, " + how;
+  ceiling.n = static_cast<int>(rates.size());
   ceiling.low = rates.front();
   ceiling.high = rates.back();
   return ceiling;
+}
+
+std::vector<Ceiling> Measure(const Api& api, DType type) {
+  std::vector<Ceiling> all;
+  for (const std::int64_t size : {4096, 8192}) {
+    Product product(api, type, size);
+    product.ChooseAlgorithm();
+    all.push_back(Summary(type, size, size == 8192 ? "" : "_" + std::to_string(size),
+                          "100 ms of rest before each sample", product.Burst()));
+    if (size != 8192) continue;
+    all.push_back(
+        Summary(type, size, "_sustained", "without a pause for a second", product.Sustained()));
+  }
+  return all;
 }
 
 }  // namespace
@@ -260,7 +302,7 @@ std::vector<Ceiling> MeasureMatrixRates(std::string& why_not,
   if (!why_not.empty()) return {};
   std::vector<Ceiling> all;
   for (const DType type : {DType::kBF16, DType::kE4M3}) {
-    for (const std::int64_t size : {8192, 4096}) all.push_back(Measure(api, type, size));
+    for (Ceiling& ceiling : Measure(api, type)) all.push_back(std::move(ceiling));
   }
   return all;
 }
