@@ -352,6 +352,8 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       "--shard", flags->shard,
       "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
+  command->add_flag("--bitwise", flags->run.bitwise,
+                    "Also require the exact bits of kernels that document their order of sums");
   command->add_flag("--resume", flags->resume, "Skip what this build has already done");
   command->add_option("--ledger", flags->ledger, "Where results are stored")
       ->take_last()

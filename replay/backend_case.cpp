@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "replay/bitwise.h"
 #include "replay/device.h"
 #include "replay/measure.h"
 
@@ -171,6 +172,11 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
     const ScopedSeconds timer(judge_s_);
     verdict = Verify(sets_.family(), sets_.problem(), content.inputs, outputs_[set],
                      content.expected, content.key);
+    const Backend* backend = sets_.family().FindBackend(planned_.backend);
+    if (options_.bitwise && backend != nullptr) {
+      AddBitwise(sets_.family(), *backend, sets_.problem(), content.inputs, outputs_[set],
+                 content.key, verdict);
+    }
   }
   MergeVerdict(verdict);
   if (!verdict.passed()) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +93,26 @@ void SkipsRepeats(const Problem& problem, const Bundle& inputs, Bundle& outputs)
   Sum(problem, inputs, outputs);
 }
 
+// The bits of one fp32 addition per element.
+BitwiseOrder OneAddition() {
+  return {"a + b, rounded once", [](const Problem&, const Bundle& inputs, std::size_t,
+                                    const std::vector<std::int64_t>& elements) {
+            std::vector<std::uint64_t> bits;
+            for (std::int64_t i : elements) {
+              const float sum = inputs["a"].as<float>()[i] + inputs["b"].as<float>()[i];
+              bits.push_back(std::bit_cast<std::uint32_t>(sum));
+            }
+            return bits;
+          }};
+}
+
+// Documents that order, but is off by the last bit of one element: inside every tolerance.
+void LastBitOff(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  Sum(problem, inputs, outputs);
+  float& last = outputs["sum"].as<float>()[N(problem) - 1];
+  last = std::bit_cast<float>(std::bit_cast<std::uint32_t>(last) ^ 1u);
+}
+
 std::vector<Backend> Backends() {
   std::vector<Backend> all = {
       Make("good", Sum),
@@ -151,6 +172,9 @@ std::vector<Backend> Backends() {
   Backend picky = Make("picky", Sum);
   picky.supports = [](const Problem&, const Bundle&) { return "only on Sundays"; };
   all.push_back(picky);
+  all.push_back(Make("documented", Sum));
+  all.push_back(Make("last_bit_off", LastBitOff));
+  all[all.size() - 2].bitwise = all.back().bitwise = OneAddition();
   return all;
 }
 

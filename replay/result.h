@@ -14,7 +14,8 @@ namespace assay {
 // The statuses of the replay page. A failure is a result, never an abort of the run.
 enum class Status {
   kPassed,
-  kIncorrect,     // sub: shape, dtype, numerical, aliasing, input_modified, out_of_bounds, unstable
+  kIncorrect,     // sub: shape, dtype, numerical, bitwise, aliasing, input_modified, out_of_bounds,
+                  // unstable
   kFailed,        // sub: build, exception, signal, exit, protocol
   kOom,           // reason holds requested and free bytes
   kTimeout,       // sub: the phase (setup, check, timing)

@@ -20,6 +20,7 @@ struct RunOptions {
   int threads = 0;                    // per worker; 0 = all cores
   int repeats = 3;                    // timing in fresh processes
   bool timing = true;
+  bool bitwise = false;    // hold backends to their documented order of sums (replay/bitwise.h)
   double timeout_s = 300;  // per request to a worker
   double budget_s = 12;    // timing of one case: repeats x modes x 2 s
   // Memory that tensors of one case may take; 0 = four fifths of what is available.

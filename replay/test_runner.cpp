@@ -96,6 +96,22 @@ TEST(Runner, EveryFaultIsAResultWithItsName) {
   }
 }
 
+TEST(Runner, BitsAreComparedWhenAskedFor) {
+  RunOptions options = QuickOptions();
+  options.timing = false;
+  EXPECT_EQ(RunOne("last_bit_off", options).status, Status::kPassed);  // inside the tolerance
+  options.bitwise = true;
+  const CaseResult wrong = RunOne("last_bit_off", options);
+  EXPECT_EQ(wrong.status, Status::kIncorrect);
+  EXPECT_EQ(wrong.sub, "bitwise");
+  EXPECT_THAT(wrong.reason, HasSubstr("sum[999] = 0x"));
+  const CaseResult right = RunOne("documented", options);
+  EXPECT_EQ(right.status, Status::kPassed) << right.reason;
+  ASSERT_EQ(right.correctness.findings.size(), 1u);
+  EXPECT_EQ(right.correctness.findings[0].name, "bitwise");
+  EXPECT_THAT(RunOne("good", options).flags, ::testing::Contains("no_bitwise_order"));
+}
+
 TEST(Runner, AHangIsKilledAndCostsOneCase) {
   RunOptions options = QuickOptions();
   options.timeout_s = 0.3;
