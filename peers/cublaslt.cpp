@@ -337,24 +337,19 @@ DeviceCall Prepare(const std::shared_ptr<Session>& session, const Args& args, bo
 
 std::vector<Backend> CublasLtBackends(const std::vector<std::string>& paths) {
   std::vector<Backend> backends;
-  // Opened when somebody first asks, not when the list is made: the library is half a gigabyte.
-  const auto session = std::make_shared<std::shared_ptr<Session>>();
-  const auto open = [session, paths]() -> const std::shared_ptr<Session>& {
-    if (*session == nullptr) *session = std::make_shared<Session>(paths);
-    return *session;
-  };
+  const OpenedLate<Session> session(paths);
   for (const bool fastest : {false, true}) {
     Backend backend;
     backend.name = fastest ? "cublaslt_best" : "cublaslt";
     backend.summary = fastest ? "cuBLASLt, the fastest of its first eight candidates"
                               : "cuBLASLt, the algorithm that its heuristic puts first";
     backend.device = "cuda";
-    backend.supports = [open](const Problem&, const Bundle&) { return open()->api.why_not; };
-    backend.prepare = [open, fastest](const Problem& problem, const Bundle&, const Bundle& inputs,
-                                      Bundle& outputs) {
-      const std::shared_ptr<Session>& opened = open();
-      if (!opened->api.why_not.empty()) throw Error(Fault::kUnsupported, opened->api.why_not);
-      return Prepare(opened, dense_gemm_bf16_nt::Bind(problem, inputs, outputs), fastest);
+    backend.supports = [session](const Problem&, const Bundle&) { return session()->api.why_not; };
+    backend.prepare = [session, fastest](const Problem& problem, const Bundle&,
+                                         const Bundle& inputs, Bundle& outputs) {
+      const std::string& why_not = session()->api.why_not;
+      if (!why_not.empty()) throw Error(Fault::kUnsupported, why_not);
+      return Prepare(session(), dense_gemm_bf16_nt::Bind(problem, inputs, outputs), fastest);
     };
     backends.push_back(std::move(backend));
   }

@@ -17,23 +17,6 @@ namespace {
 namespace dense = noncausal_dense_attention;
 namespace prefix = prefix_cached_block_causal;
 
-// A library that is opened when somebody first asks for it.
-class LateCudnn {
- public:
-  explicit LateCudnn(std::vector<std::string> paths)
-      : paths_(std::make_shared<std::vector<std::string>>(std::move(paths))),
-        opened_(std::make_shared<std::unique_ptr<Cudnn>>()) {}
-
-  const Cudnn& operator()() const {
-    if (*opened_ == nullptr) *opened_ = std::make_unique<Cudnn>(*paths_);
-    return **opened_;
-  }
-
- private:
-  std::shared_ptr<std::vector<std::string>> paths_;
-  std::shared_ptr<std::unique_ptr<Cudnn>> opened_;
-};
-
 // Empty tensors are legal problems for which cuDNN has no graph.
 std::string EmptyAxis(const Problem& problem, std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -131,36 +114,36 @@ DeviceCall PrepareImage(const Cudnn& cudnn, const Problem& problem, const Bundle
 }  // namespace
 
 Backend CudnnDenseAttention(const std::vector<std::string>& paths) {
-  const LateCudnn cudnn(paths);
+  const OpenedLate<Cudnn> cudnn(paths);
   Backend backend;
   backend.name = "cudnn";
   backend.summary = "cuDNN graph: one attention operation, the heuristic's first engine";
   backend.device = "cuda";
   backend.supports = [cudnn](const Problem& problem, const Bundle& inputs) {
     const std::string refusal = DenseRefusal(problem, inputs);
-    return refusal.empty() ? cudnn().why_not() : refusal;
+    return refusal.empty() ? cudnn()->why_not() : refusal;
   };
   backend.prepare = [cudnn](const Problem& problem, const Bundle&, const Bundle& inputs,
                             Bundle& outputs) {
-    return cudnn().Prepare(dense::Bind(problem, inputs, outputs));
+    return cudnn()->Prepare(dense::Bind(problem, inputs, outputs));
   };
   return backend;
 }
 
 Backend CudnnPrefixCachedAttention(const std::vector<std::string>& paths) {
-  const LateCudnn cudnn(paths);
+  const OpenedLate<Cudnn> cudnn(paths);
   Backend backend;
   backend.name = "cudnn";
   backend.summary = "cuDNN graph after copying prefix and suffix into one K and one V";
   backend.device = "cuda";
   backend.supports = [cudnn](const Problem& problem, const Bundle& inputs) {
     const std::string refusal = PrefixRefusal(problem, inputs);
-    return refusal.empty() ? cudnn().why_not() : refusal;
+    return refusal.empty() ? cudnn()->why_not() : refusal;
   };
   backend.prepare = [cudnn](const Problem& problem, const Bundle&, const Bundle& inputs,
                             Bundle& outputs) {
-    if (!prefix::IsPrefixForm(problem)) return PrepareImage(cudnn(), problem, inputs, outputs);
-    return PreparePrefixForm(cudnn(), prefix::Bind(problem, inputs, outputs));
+    if (!prefix::IsPrefixForm(problem)) return PrepareImage(*cudnn(), problem, inputs, outputs);
+    return PreparePrefixForm(*cudnn(), prefix::Bind(problem, inputs, outputs));
   };
   return backend;
 }

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace assay::peers {
@@ -21,5 +23,26 @@ std::vector<std::string> VendorNotes();
 
 // 130100 -> "13.1.0": how cuBLAS and cuDNN 9 number themselves.
 std::string VersionText(std::size_t number);
+
+// A library that is opened when somebody first asks for it, not when backends are listed: some are
+// half a gigabyte. Copies share it. For one thread.
+template <class Library>
+class OpenedLate {
+ public:
+  explicit OpenedLate(std::vector<std::string> paths)
+      : shared_(std::make_shared<Shared>(Shared{std::move(paths), nullptr})) {}
+
+  const std::shared_ptr<Library>& operator()() const {
+    if (shared_->library == nullptr) shared_->library = std::make_shared<Library>(shared_->paths);
+    return shared_->library;
+  }
+
+ private:
+  struct Shared {
+    std::vector<std::string> paths;
+    std::shared_ptr<Library> library;
+  };
+  std::shared_ptr<Shared> shared_;
+};
 
 }  // namespace assay::peers
