@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/python.h"
 #include "replay/suite.h"
 #include "report/table.h"
 
@@ -21,10 +22,10 @@ std::string BackendNames(const Family& family) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-void ListDefinitions(bool json) {
+void ListDefinitions(const Registry& registry, bool json) {
   Json rows = Json::array();
   Table table({{"definition"}, {"axes"}, {"backends"}});
-  for (const Family& family : BuiltInRegistry().families()) {
+  for (const Family& family : registry.families()) {
     for (const Definition& definition : family.definitions) {
       Json backends = Json::array();
       for (const Backend& backend : family.backends) backends.push_back(backend.name);
@@ -44,14 +45,19 @@ void ListDefinitions(bool json) {
   }
 }
 
-void ListBackends(bool json) {
+// `unavailable`: backend to reason, for those that cannot run on this machine.
+void ListBackends(const Registry& registry, const std::map<std::string, std::string>& unavailable,
+                  bool json) {
   Json rows = Json::array();
   Table table({{"family"}, {"backend"}, {"what it is"}});
-  for (const Family& family : BuiltInRegistry().families()) {
+  for (const Family& family : registry.families()) {
     for (const Backend& backend : family.backends) {
-      rows.push_back(
-          {{"family", family.name}, {"backend", backend.name}, {"summary", backend.summary}});
-      table.Add({family.name, backend.name, backend.summary});
+      const auto reason = unavailable.find(backend.name);
+      Json row = {{"family", family.name}, {"backend", backend.name}, {"summary", backend.summary}};
+      if (reason != unavailable.end()) row["unavailable"] = reason->second;
+      rows.push_back(row);
+      table.Add({family.name, backend.name,
+                 reason == unavailable.end() ? backend.summary : "unavailable: " + reason->second});
     }
   }
   fmt::print("{}", json ? rows.dump(2) + "\n" : table.Text({.width = TerminalWidth(1)}));
@@ -75,20 +81,40 @@ void ListSuites(bool json) {
   fmt::print("{}", json ? rows.dump(2) + "\n" : table.Text({.width = TerminalWidth(1)}));
 }
 
+struct ListFlags {
+  std::string what = "definitions";
+  bool json = false;
+  PythonFlags python;
+};
+
+void List(const ListFlags& flags) {
+  if (flags.what == "suites") return ListSuites(flags.json);
+  if (!flags.python.wanted()) {
+    return flags.what == "backends" ? ListBackends(BuiltInRegistry(), {}, flags.json)
+                                    : ListDefinitions(BuiltInRegistry(), flags.json);
+  }
+  const PythonPeers peers = FindPythonPeers(flags.python, BuiltInRegistry());
+  const Registry registry = WithDescribedBackends(BuiltInRegistry(), peers.backends);
+  std::map<std::string, std::string> unavailable;
+  for (const PluginBackend& peer : peers.backends) {
+    if (!peer.unavailable.empty()) unavailable[peer.name] = peer.unavailable;
+  }
+  if (flags.what == "backends") return ListBackends(registry, unavailable, flags.json);
+  ListDefinitions(registry, flags.json);
+  if (flags.json) return;  // one document; the reasons are in `list backends --json`
+  for (const auto& [name, reason] : unavailable) fmt::print("{}: {}\n", name, reason);
+}
+
 }  // namespace
 
 void AddListCommand(CLI::App& app, int&) {
-  auto what = std::make_shared<std::string>("definitions");
-  auto json = std::make_shared<bool>(false);
+  auto flags = std::make_shared<ListFlags>();
   CLI::App* command = app.add_subcommand("list", "What can be replayed, and by what");
-  command->add_option("what", *what, "definitions, backends or suites")
+  command->add_option("what", flags->what, "definitions, backends or suites")
       ->check(CLI::IsMember({"definitions", "backends", "suites"}));
-  command->add_flag("--json", *json, "Print JSON");
-  command->callback([what, json] {
-    if (*what == "backends") return ListBackends(*json);
-    if (*what == "suites") return ListSuites(*json);
-    ListDefinitions(*json);
-  });
+  command->add_flag("--json", flags->json, "Print JSON");
+  AddPythonFlags(*command, flags->python);
+  command->callback([flags] { List(*flags); });
 }
 
 }  // namespace assay::cli

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/python.h"
 #include "io/file.h"
 #include "io/sha256.h"
 #include "replay/device.h"
@@ -30,6 +31,8 @@ struct RunFlags {
   std::vector<std::string> definitions, families, models, uuids, plugins;
   std::string shard;
   bool resume = false, json = false, no_timing = false;
+  PythonFlags python;
+  std::string python_fingerprint;
   RunOptions run;
 };
 
@@ -214,10 +217,13 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// What --resume may skip depends on the plugins' bytes as well.
-std::string BuildWithPlugins(const std::string& build, const std::vector<std::string>& plugins) {
+// What --resume may skip depends on the bytes of plugins and Python peers as well.
+std::string BuildWithPlugins(const std::string& build, const RunFlags& flags) {
   std::string text = build;
-  for (const std::string& path : plugins) text += "+" + Sha256Hex(ReadFile(path)).substr(0, 12);
+  for (const std::string& path : flags.plugins) {
+    text += "+" + Sha256Hex(ReadFile(path)).substr(0, 12);
+  }
+  if (!flags.python_fingerprint.empty()) text += "+" + flags.python_fingerprint;
   return text;
 }
 
@@ -225,7 +231,7 @@ std::string BuildWithPlugins(const std::string& build, const std::vector<std::st
 RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
   RunInfo run = DescribeRun(CommandLine(), flags.run.threads);
   run.seed = flags.run.seed;
-  run.build = BuildWithPlugins(run.build, flags.plugins);
+  run.build = BuildWithPlugins(run.build, flags);
   flags.run.build = run.build;
   if (flags.run.timing) ceilings = CeilingsFor(ledger, run, flags.json);
   if (flags.resume) {
@@ -268,8 +274,21 @@ void Print(const RunReport& report, const RunFlags& flags) {
   if (!flags.html.empty()) fmt::print("report: {}\n", flags.html);
 }
 
+// Adds the Python peers to a registry, and to what runs.
+Registry WithPythonPeers(const Registry& registry, RunFlags& flags) {
+  if (!flags.python.wanted()) return registry;
+  const PythonPeers peers = FindPythonPeers(flags.python, registry);
+  flags.python_fingerprint = peers.fingerprint;
+  for (const PluginBackend& peer : peers.backends) {
+    std::vector<std::string>& command = flags.run.backend_commands[peer.name];
+    command = peers.command;
+    command.insert(command.end(), {"--backend", peer.name});
+  }
+  return WithDescribedBackends(registry, peers.backends);
+}
+
 // The registry with the plugins' kernels; without --backend, only those run.
-Registry RegistryFor(RunFlags& flags) {
+Registry WithPlugins(RunFlags& flags) {
   flags.run.worker_command = OwnWorkerCommand();
   if (flags.plugins.empty()) return BuiltInRegistry();
   for (const std::string& path : flags.plugins) {
@@ -280,6 +299,19 @@ Registry RegistryFor(RunFlags& flags) {
     for (const PluginBackend& kernel : kernels) flags.run.backends.push_back(kernel.name);
   }
   return WithDescribedBackends(BuiltInRegistry(), kernels);
+}
+
+// Every backend that may run: built in, of plugins, of Python. With plugins and without --backend,
+// what came by flags runs alone.
+Registry RegistryFor(RunFlags& flags) {
+  const bool all = flags.run.backends.empty();
+  const Registry registry = WithPythonPeers(WithPlugins(flags), flags);
+  if (all && !flags.plugins.empty()) {
+    for (const auto& [name, command] : flags.run.backend_commands) {
+      flags.run.backends.push_back(name);
+    }
+  }
+  return registry;
 }
 
 int Run(RunFlags flags) {
@@ -335,6 +367,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
                       "Inputs of this generator variant, for the operator families that have it");
   list("--backend", flags->run.backends, "Only these backends; default: all that are built in");
   list("--plugin", flags->plugins, "Kernels in shared libraries; without --backend only they run");
+  AddPythonFlags(*command, flags->python);
   command->add_option("--seed", flags->run.seed, "Number of the first input content set");
   command->add_option("--threads", flags->run.threads, "Threads per worker; 0 = all cores")
       ->check(CLI::Range(0, 4096));
@@ -367,6 +400,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       "  assay run --suite serving --family gdn_decode,gdn_prefill --budget 2 --resume\n"
       "  assay run --suite serving --variant original_address --no-timing\n"
       "  assay run --plugin ./libmine.so --family gdn_decode\n"
+      "  assay run --python --peers mine.py --family noncausal_dense_attention\n"
       "  assay run --suite mine.jsonl --backend cpu --json");
   command->callback([flags, &exit_code] { exit_code = Run(*flags); });
 }

@@ -2,7 +2,7 @@
 # Debian 12 and Ubuntu 24.04 have every package below under the same name.
 
 assay_packages="g++ cmake ninja-build ccache nlohmann-json3-dev libfmt-dev libcli11-dev libsqlite3-dev
-  libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev libssl-dev libxxhash-dev zlib1g-dev libjs-chart.js"
+  libgtest-dev libgmock-dev libbenchmark-dev libdnnl-dev libssl-dev libxxhash-dev zlib1g-dev libjs-chart.js python3"
 
 assay_say() { printf '%s\n' "assay: $*" >&2; }
 

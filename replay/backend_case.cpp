@@ -47,9 +47,18 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
 
 WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
   auto& worker = workers_[{backend, repeat}];
-  if (worker == nullptr || worker->dead())
-    worker = std::make_unique<WorkerProcess>(command_, stop_);
+  if (worker == nullptr || worker->dead()) {
+    const auto own = options_.backend_commands.find(backend);
+    worker = std::make_unique<WorkerProcess>(
+        own != options_.backend_commands.end() ? own->second : options_.worker_command, stop_);
+  }
   return *worker;
+}
+
+void WorkerPool::StartEarly(const std::string& backend) {
+  if (options_.backend_commands.contains(backend) && !workers_.contains({backend, 0})) {
+    Get(backend, 0);
+  }
 }
 
 CaseResult StartResult(const PlannedCase& planned) {

@@ -17,12 +17,16 @@ namespace assay {
 // replaced when it is next needed.
 class WorkerPool {
  public:
-  WorkerPool(std::vector<std::string> command, const std::atomic<bool>& stop)
-      : command_(std::move(command)), stop_(stop) {}
+  // `options` says which program serves which backend; it must outlive the pool.
+  WorkerPool(const RunOptions& options, const std::atomic<bool>& stop)
+      : options_(options), stop_(stop) {}
   WorkerProcess& Get(const std::string& backend, int repeat);
+  // Starts the first worker of a backend that another program serves, which may take seconds to
+  // load its libraries: those of several backends then load at the same time.
+  void StartEarly(const std::string& backend);
 
  private:
-  std::vector<std::string> command_;
+  const RunOptions& options_;
   const std::atomic<bool>& stop_;
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
 };

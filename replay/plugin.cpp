@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "replay/worker_process.h"
@@ -231,13 +232,19 @@ Registry WithPluginBackends(const Registry& base, std::span<const AssayBackend> 
 
 Registry WithDescribedBackends(const Registry& base, const std::vector<PluginBackend>& kernels) {
   std::vector<Family> families = base.families();
+  std::set<std::pair<std::string, std::string>> added;  // (family, backend)
   for (const PluginBackend& kernel : kernels) {
+    const Family* family = base.FindFamily(kernel.definition);
+    if (family == nullptr) family = base.FindDefinition(kernel.definition).family;
+    if (family != nullptr && !added.emplace(family->name, kernel.name).second) continue;
     AddBackend(families, kernel.name, kernel.definition, [&](const Family&) {
-      return Backend{kernel.name, kernel.summary,
-                     [](const Problem&, const Bundle&) { return "runs in workers only"; },
-                     [](const Problem&, const Bundle&, Bundle&, const RunContext&) {
-                       throw Error(Fault::kInternal, "a plugin was called in the runner");
-                     }};
+      Backend backend{kernel.name, kernel.summary,
+                      [](const Problem&, const Bundle&) { return "runs in workers only"; },
+                      [](const Problem&, const Bundle&, Bundle&, const RunContext&) {
+                        throw Error(Fault::kInternal, "a plugin was called in the runner");
+                      }};
+      backend.device = kernel.device;
+      return backend;
     });
   }
   return Registry(std::move(families));
@@ -265,7 +272,8 @@ std::vector<PluginBackend> DescribePlugins(const std::vector<std::string>& comma
   std::vector<PluginBackend> kernels;
   const auto greeting = nlohmann::json::parse(worker.greeting());
   for (const auto& one : greeting.at("plugin_backends")) {
-    kernels.push_back({one.at("name"), one.at("definition"), one.at("summary")});
+    kernels.push_back({one.at("name"), one.at("definition"), one.at("summary"),
+                       one.value("device", "cpu"), one.value("unavailable", "")});
   }
   return kernels;
 }

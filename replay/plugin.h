@@ -12,9 +12,11 @@
 
 namespace assay {
 
-// What a plugin says about one of its kernels.
+// What a worker's greeting says about one kernel of a plugin, or about one Python peer.
 struct PluginBackend {
   std::string name, definition, summary;  // `definition` may name a whole family
+  std::string device = "cpu";             // as Backend::device
+  std::string unavailable = "";           // why it cannot run on this machine; "" if it may
 };
 
 // Loads the library and returns its kernels. Throws kInput with the loader's own words, or when the
@@ -25,7 +27,8 @@ std::span<const AssayBackend> LoadPlugin(const std::string& path);
 // or a name is taken.
 Registry WithPluginBackends(const Registry& base, std::span<const AssayBackend> kernels);
 
-// The same in the runner, which has only the descriptions: these backends cannot be run there.
+// The same in the runner, which has only the descriptions: these backends cannot be run there. One
+// that names several definitions of a family is one backend of it.
 Registry WithDescribedBackends(const Registry& base, const std::vector<PluginBackend>& kernels);
 
 // Starts one worker with `command`, asks what its plugins offer and ends it. Throws kInput with the

@@ -172,7 +172,8 @@ std::vector<PlannedCase> PlanCases(const Registry& registry, const Suite& suite,
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
               const Ceilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop) {
-  WorkerPool workers(options.worker_command, stop);
+  WorkerPool workers(options, stop);
+  for (const PlannedCase& planned : plan) workers.StartEarly(planned.backend);
   for (std::size_t begin = 0; begin < plan.size() && !stop;) {
     std::size_t end = begin + 1;
     while (end < plan.size() && plan[end].workload == plan[begin].workload) ++end;

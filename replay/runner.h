@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ struct RunOptions {
   // Memory that tensors of one case may take; 0 = four fifths of what is available.
   std::int64_t memory_limit_bytes = 0;
   std::vector<std::string> worker_command;  // program and arguments before --fd
-  std::string build;                        // for `done`
-  std::set<CaseKey> done;                   // cases that --resume skips
+  std::map<std::string, std::vector<std::string>> backend_commands;  // backends of other programs
+  std::string build;                                                 // for `done`
+  std::set<CaseKey> done;                                            // cases that --resume skips
 };
 
 // A case to run. `family` is null when no room knows the definition.

@@ -1,0 +1,50 @@
+"""What the attention peers share: heads first, prefix joined, visibility as torch wants it."""
+
+
+def operands(problem, inputs):
+    """Q, K, V as [B, H, N, D] views. A cached prefix is joined with the suffix here, outside of what is timed."""
+    import torch
+    q, k, v = inputs["Q"], inputs["K"], inputs["V"]
+    if "K_prefix" in inputs:
+        k, v = torch.cat([inputs["K_prefix"], k], 1), torch.cat([inputs["V_prefix"], v], 1)
+    keys = problem.axes.get("Nk", k.shape[1])  # the buffer may be longer
+    return q.transpose(1, 2), k[:, :keys].transpose(1, 2), v[:, :keys].transpose(1, 2)
+
+
+def segments(problem):
+    """[(start, end, is_image), ...] of the block-causal form; one text run where nothing else is said."""
+    flat = problem.attributes.get("prefix_segments") or [0, problem.axes["Nq"], 0]
+    if isinstance(flat[0], list):
+        flat = [value for segment in flat for value in segment]
+    return [(flat[i], flat[i + 1], bool(flat[i + 2])) for i in range(0, len(flat), 3)]
+
+
+def visibility(problem):
+    """"all", "mask" (an input), "causal", or "limits" (row i sees the keys below limits(problem)[i])."""
+    if "mask" in problem.inputs:
+        return "mask"
+    if not problem.definition.endswith("prefix0"):
+        return "all"
+    return "limits" if any(is_image for _, _, is_image in segments(problem)) else "causal"
+
+
+def limits(problem):
+    import torch
+    rows = torch.arange(1, problem.axes["Nq"] + 1, device="cuda")
+    for start, end, is_image in segments(problem):
+        if is_image:
+            rows[start:end] = end
+    return rows
+
+
+def mask(problem, inputs):
+    """A bool mask that broadcasts to [B, H, Nq, Nk], or None."""
+    import torch
+    kind = visibility(problem)
+    if kind == "mask":
+        given = inputs["mask"]
+        return given[:, None, None, :] if given.dim() == 2 else given
+    if kind == "limits":
+        keys = torch.arange(problem.axes["Nq"], device="cuda")
+        return (keys[None, :] < limits(problem)[:, None])[None, None]
+    return None

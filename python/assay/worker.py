@@ -1,0 +1,190 @@
+"""A worker that hosts Python peers: python3 -m assay.worker --fd N (docs/worker-protocol.md).
+
+Needs nothing but the standard library; torch is imported when a peer that needs it is about to run.
+"""
+import argparse
+import ctypes
+import faulthandler
+import gc
+import importlib
+import json
+import os
+import pathlib
+import resource
+import socket
+import sys
+from time import perf_counter_ns
+
+from assay import peer as peer_files
+from assay.case import Case, set_memory_limit
+from assay.clocks import Nvml
+from assay.device import Gpu
+from assay.failure import Failure, as_failure
+
+PROTOCOL = 2
+PR_SET_CHILD_SUBREAPER = 36
+LONGEST_LINE = 64 << 20
+INTERNAL_ERROR = 70
+
+
+class Channel:
+    """The runner's end: JSON lines with file descriptors beside them."""
+
+    def __init__(self, fd):
+        self.socket = socket.socket(fileno=fd)
+        self.buffer, self.fds = b"", []
+
+    def receive(self):
+        """The next line, or None at the end."""
+        while b"\n" not in self.buffer:
+            if len(self.buffer) > LONGEST_LINE:
+                raise ValueError("the runner sent a line of more than 64 MiB")
+            chunk, fds, _, _ = socket.recv_fds(self.socket, 65536, 8)
+            self.fds += fds
+            if not chunk:
+                return None
+            self.buffer += chunk
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        return line
+
+    def take_fds(self, count):
+        taken, self.fds = self.fds[:count], self.fds[count:]
+        return taken
+
+    def send(self, message):
+        # Lone surrogates of a peer's message cannot be sent as UTF-8; ASCII escapes can.
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Service:
+    """Serves one runner until it closes the socket."""
+
+    def __init__(self, channel, peers, flush):
+        self.channel, self.peers, self.flush = channel, peers, flush
+        self.case, self.gpu, self.nvml = None, None, None
+        self.lost = False  # the GPU's context is gone, and this process with it
+
+    def greet(self):
+        self.channel.send({"protocol": PROTOCOL, "worker": "assay-python", "pid": os.getpid(),
+                           "plugin_backends": [
+                               {"name": peer.name, "definition": computed, "summary": peer.summary,
+                                "device": peer.device, "unavailable": peer.why_absent()}
+                               for peer in self.peers.values() for computed in peer.computes]})
+
+    def find_gpu(self):
+        if self.gpu is None:
+            import torch
+            try:
+                self.gpu = Gpu(torch, self.flush)
+            except RuntimeError as error:
+                raise Failure("unsupported", "", " ".join(str(error).split())) from error
+            self.nvml = Nvml(self.gpu.uuid)
+        return self.gpu
+
+    def close_case(self):
+        self.case = None
+        gc.collect()
+        set_memory_limit(resource.RLIM_INFINITY)
+        if self.gpu is not None:
+            self.gpu.give_memory_back()
+
+    def handle(self, request):
+        operation = request["op"]
+        # Taken even when the case is gone: the next slot must not get them.
+        fds = self.channel.take_fds(2 if operation == "slot" else 0)
+        try:
+            if operation in ("open", "close"):
+                self.close_case()
+                if operation == "open":
+                    self.case = Case(self.peers, request, self.find_gpu)
+                elif has_children():
+                    raise Failure("failed", "child", "the peer left a child process running")
+                return {}
+            if self.case is None:
+                raise Failure("failed", "exception", f"request '{operation}' without an open case")
+            if operation == "slot":
+                return self.case.map_slot(request, fds)
+            if operation == "run":
+                return self.case.run_slot(request)
+            if operation == "time":
+                return self.time(request)
+            raise Failure("failed", "exception", f"unknown request '{operation}'")
+        finally:
+            for fd in fds:  # those that no bundle took over
+                os.close(fd)
+
+    def time(self, request):
+        before = self.nvml.read() if self.nvml else {}
+        reply = self.case.time(request)
+        after = self.nvml.read() if self.nvml else {}
+        return {**reply, "clocks": [before, after]} if before and after else reply
+
+    def answer(self, request):
+        start = perf_counter_ns()
+        try:
+            reply = {"status": "ok", **self.handle(request)}
+        except Exception as error:
+            failure = as_failure(error, self.case.peer.file if self.case else "")
+            self.case = None  # the rest of the case is answered with failures
+            self.lost = failure.sub == "cuda_error"
+            reply = {"status": failure.status, "sub": failure.sub, "reason": failure.reason}
+        reply["busy_ns"] = perf_counter_ns() - start
+        reply["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return reply
+
+    def serve(self):
+        while (line := self.channel.receive()) is not None:
+            self.channel.send(self.answer(json.loads(line)))
+            if self.lost:
+                os._exit(0)  # tidying up a lost context may hang
+
+
+def has_children():
+    """Orphans count: this process is their reaper."""
+    try:
+        while True:
+            child, _ = os.waitpid(-1, os.WNOHANG)
+            if child == 0:
+                return True
+    except ChildProcessError:
+        return False
+
+
+def preload(peer):
+    """Imports what the peer needs while the runner is busy elsewhere; what fails is reported by `open`."""
+    for package in peer.needs if not peer.why_absent() else ():
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            print(f"{peer.name}: importing {package} failed: {error}", file=sys.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="assay.worker", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="socket of the runner")
+    parser.add_argument("--peers", action="append", default=[], help="more peers: a file or a folder")
+    parser.add_argument("--backend", help="the peer that this process will serve: its packages are loaded early")
+    parser.add_argument("--flush", choices=("read", "write"), default="read", help="how the L2 cache is emptied")
+    arguments = parser.parse_args()
+    faulthandler.enable()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its process pool would count as children
+    try:
+        peers = peer_files.find([pathlib.Path(__file__).parent / "peers", *arguments.peers])
+    except peer_files.BadPeerFile as error:
+        sys.exit(f"assay: {error}")
+    service = Service(Channel(arguments.fd), peers, arguments.flush)
+    service.greet()
+    if arguments.backend in peers:
+        preload(peers[arguments.backend])
+    try:
+        service.serve()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the runner is gone
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(INTERNAL_ERROR)
+
+
+if __name__ == "__main__":
+    main()
