@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import resource
+import select
 import socket
 import sys
 from time import perf_counter_ns
@@ -62,6 +63,7 @@ class Service:
     def __init__(self, channel, peers, flush):
         self.channel, self.peers, self.flush = channel, peers, flush
         self.case, self.gpu, self.nvml = None, None, None
+        self.busy_since = None  # when the next request began to wait, if that was before it was read
         self.lost = False  # the GPU's context is gone, and this process with it
 
     def greet(self):
@@ -120,7 +122,7 @@ class Service:
         return {**reply, "clocks": [before, after]} if before and after else reply
 
     def answer(self, request):
-        start = perf_counter_ns()
+        start, self.busy_since = self.busy_since or perf_counter_ns(), None
         try:
             reply = {"status": "ok", **self.handle(request)}
         except Exception as error:
@@ -150,13 +152,16 @@ def has_children():
         return False
 
 
-def preload(peer):
+def preload(service, peer):
     """Imports what the peer needs while the runner is busy elsewhere; what fails is reported by `open`."""
+    start = perf_counter_ns()
     for package in peer.needs if not peer.why_absent() else ():
         try:
             importlib.import_module(package)
         except Exception as error:
             print(f"{peer.name}: importing {package} failed: {error}", file=sys.stderr)
+    if select.select([service.channel.socket], [], [], 0)[0]:
+        service.busy_since = start  # the runner is waiting: its clock counts this, and so does ours
 
 
 def main():
@@ -176,7 +181,7 @@ def main():
     service = Service(Channel(arguments.fd), peers, arguments.flush)
     service.greet()
     if arguments.backend in peers:
-        preload(peers[arguments.backend])
+        preload(service, peers[arguments.backend])
     try:
         service.serve()
     except (BrokenPipeError, ConnectionResetError):

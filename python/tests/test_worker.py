@@ -3,7 +3,9 @@ import math
 import os
 import pathlib
 import struct
+import tempfile
 import unittest
+import unittest.mock
 
 from tests.runner import Worker, damage, layout, share
 
@@ -142,6 +144,22 @@ class WorkerTest(unittest.TestCase):
         self.worker.socket.sendall(b"{nonsense\n")
         self.assertIsNone(self.worker.read())
         self.assertEqual(self.worker.end(), 70)
+
+
+class SlowPackage(unittest.TestCase):
+    def test_loading_that_the_runner_waits_for_counts_as_busy(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "slow_package.py").write_text("import time\ntime.sleep(0.5)\n", encoding="utf-8")
+            pathlib.Path(folder, "peer.py").write_text(
+                "from assay.peer import Peer\n"
+                "PEERS = [Peer('slow', ('gdn_decode',), lambda *a: None, needs=('slow_package',))]\n", encoding="utf-8")
+            with unittest.mock.patch.dict(os.environ, PYTHONPATH=folder):
+                worker = Worker("--peers", folder + "/peer.py", "--backend", "slow")
+            self.addCleanup(worker.close)
+            reply = worker.open(DECODE, "slow", {"batch_size": 1})
+            self.assertEqual(reply["status"], "ok", reply)
+            self.assertGreater(reply["busy_ns"], 0.3e9)
+            self.assertLess(worker.open(DECODE, "slow", {"batch_size": 1})["busy_ns"], 0.3e9)
 
 
 class BadPeerFiles(unittest.TestCase):
