@@ -1,6 +1,5 @@
 #include "peers/cublaslt.h"
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,83 +10,19 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/shared_library.h"
 #include "base/stats.h"
 #include "cuda/check.h"
 #include "ops/dense_gemm_bf16_nt/spec.h"
+#include "peers/cublaslt_api.h"
 
 namespace assay::peers {
 namespace {
 
 using dense_gemm_bf16_nt::Args;
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
-constexpr int kCandidates = 8;
 // Rounds of timing. Each round runs every candidate once: a chip that slows down as it warms up
 // (large products are limited by power) slows all of them alike.
 constexpr int kRounds = 9;
-
-// The functions that we use. `why_not` is empty when all are there and the version is ours.
-struct Api {
-  SharedLibrary library;
-  std::string why_not;
-  decltype(&cublasLtGetVersion) get_version = nullptr;
-  decltype(&cublasLtGetStatusString) status_text = nullptr;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-
-  explicit Api(const std::vector<std::string>& paths);
-
-  // Throws `fault` when `status` is not success.
-  void Check(cublasStatus_t status, const char* call, Fault fault = Fault::kDevice) const {
-    if (status == CUBLAS_STATUS_SUCCESS) return;
-    throw Error(fault, std::string("cuBLASLt: ") + call + " failed with " +
-                           std::to_string(static_cast<int>(status)) + " (" + status_text(status) +
-                           ")");
-  }
-};
-
-Api::Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(paths)) {
-  why_not = library.why_not();
-  if (!library.loaded()) return;
-  const auto load = [&](auto& function, const char* symbol) {
-    library.Load(function, symbol, why_not);
-  };
-  load(get_version, "cublasLtGetVersion");
-  load(status_text, "cublasLtGetStatusString");
-  load(create, "cublasLtCreate");
-  load(destroy, "cublasLtDestroy");
-  load(desc_create, "cublasLtMatmulDescCreate");
-  load(desc_destroy, "cublasLtMatmulDescDestroy");
-  load(desc_set, "cublasLtMatmulDescSetAttribute");
-  load(layout_create, "cublasLtMatrixLayoutCreate");
-  load(layout_destroy, "cublasLtMatrixLayoutDestroy");
-  load(preference_create, "cublasLtMatmulPreferenceCreate");
-  load(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  load(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-  load(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  load(config_get, "cublasLtMatmulAlgoConfigGetAttribute");
-  load(matmul, "cublasLtMatmul");
-  if (!why_not.empty()) return;
-  const std::size_t version = get_version();
-  if (version / 10000 != CUBLAS_VER_MAJOR) {
-    why_not = library.path() + " is version " + VersionText(version) +
-              ", this build speaks version " + std::to_string(CUBLAS_VER_MAJOR);
-    return;
-  }
-  AddVendorNote("cuBLASLt " + VersionText(version) + " from " + library.path());
-}
 
 // Shape and alignments, so that content sets of one case share a choice.
 using ChoiceKey = std::array<std::int64_t, 9>;
@@ -103,7 +38,7 @@ class Session {
     if (workspace_ != nullptr) cudaFree(workspace_);
   }
 
-  const Api api;
+  const CublasLtApi api;
   std::map<ChoiceKey, cublasLtMatmulAlgo_t> choices;  // of cublaslt_best
 
   cublasLtHandle_t handle() {
@@ -114,7 +49,8 @@ class Session {
   }
   void* workspace() {
     if (workspace_ == nullptr) {
-      CheckCuda(cudaMalloc(&workspace_, kWorkspaceBytes), "cudaMalloc of cuBLASLt's workspace");
+      CheckCuda(cudaMalloc(&workspace_, kCublasLtWorkspaceBytes),
+                "cudaMalloc of cuBLASLt's workspace");
     }
     return workspace_;
   }
@@ -130,7 +66,7 @@ class Product {
  public:
   Product(std::shared_ptr<Session> session, const Args& args)
       : session_(std::move(session)), args_(args) {
-    const Api& api = session_->api;
+    const CublasLtApi& api = session_->api;
     api.Check(api.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     const cublasOperation_t transposed = CUBLAS_OP_T;
     api.Check(api.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed),
@@ -142,24 +78,25 @@ class Product {
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
   ~Product() {
-    const Api& api = session_->api;
+    const CublasLtApi& api = session_->api;
     for (const cublasLtMatrixLayout_t layout : {a_, b_, c_}) {
       if (layout != nullptr) api.layout_destroy(layout);
     }
     if (desc_ != nullptr) api.desc_destroy(desc_);
   }
 
-  // At most kCandidates, best first by cuBLASLt's own estimate; never empty.
+  // Best first by cuBLASLt's own estimate; never empty.
   std::vector<cublasLtMatmulAlgo_t> Candidates() const;
   void Enqueue(const cublasLtMatmulAlgo_t& algorithm, bf16* c, Stream stream) const {
     const float one = 1, zero = 0;
-    const Api& api = session_->api;
+    const CublasLtApi& api = session_->api;
     api.Check(api.matmul(session_->handle(), desc_, &one, args_.b, b_, args_.a, a_, &zero, c, c_, c,
-                         c_, &algorithm, session_->workspace(), kWorkspaceBytes, stream),
+                         c_, &algorithm, session_->workspace(), kCublasLtWorkspaceBytes, stream),
               "cublasLtMatmul");
   }
   const Args& args() const { return args_; }
-  const Api& api() const { return session_->api; }
+  void* workspace() const { return session_->workspace(); }
+  const CublasLtApi& api() const { return session_->api; }
 
  private:
   void MakeLayout(cublasLtMatrixLayout_t* layout, std::int64_t rows, std::int64_t columns,
@@ -188,30 +125,12 @@ std::uint32_t Alignment(const void* pointer) {
 }
 
 std::vector<cublasLtMatmulAlgo_t> Product::Candidates() const {
-  const Api& api = session_->api;
-  cublasLtMatmulPreference_t preference = nullptr;
-  api.Check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(api.preference_destroy)> owner(
-      preference, api.preference_destroy);
-  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    api.Check(api.preference_set(preference, attribute, &value, sizeof value),
-              "cublasLtMatmulPreferenceSetAttribute");
-  };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Alignment(args_.b));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Alignment(args_.a));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Alignment(args_.c));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Alignment(args_.c));
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
-  int found = 0;
-  const cublasStatus_t status = api.heuristic(session_->handle(), desc_, b_, a_, c_, c_, preference,
-                                              kCandidates, results.data(), &found);
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED) api.Check(status, "cublasLtMatmulAlgoGetHeuristic");
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
-  for (int i = 0; i < found; ++i) {
-    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
-    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
-  }
+  CublasLtProduct product{desc_, b_, a_, c_};
+  product.a_alignment = Alignment(args_.b);
+  product.b_alignment = Alignment(args_.a);
+  product.d_alignment = Alignment(args_.c);
+  std::vector<cublasLtMatmulAlgo_t> algorithms =
+      CublasLtCandidates(session_->api, session_->handle(), product);
   if (algorithms.empty()) {
     throw Error(Fault::kUnsupported, "cuBLASLt has no algorithm for " + ShapeName(args_));
   }
@@ -221,7 +140,7 @@ std::vector<cublasLtMatmulAlgo_t> Product::Candidates() const {
 // --- best of the candidates ---
 
 template <class T>
-T ConfigValue(const Api& api, const cublasLtMatmulAlgo_t& algorithm,
+T ConfigValue(const CublasLtApi& api, const cublasLtMatmulAlgo_t& algorithm,
               cublasLtMatmulAlgoConfigAttributes_t attribute) {
   T value{};
   std::size_t written = 0;
@@ -229,7 +148,7 @@ T ConfigValue(const Api& api, const cublasLtMatmulAlgo_t& algorithm,
   return value;
 }
 
-std::string AlgorithmText(const Api& api, const cublasLtMatmulAlgo_t& algorithm) {
+std::string AlgorithmText(const CublasLtApi& api, const cublasLtMatmulAlgo_t& algorithm) {
   const auto number = [&](const char* name, auto value) {
     return std::string(name) + " " + std::to_string(value);
   };
@@ -265,6 +184,9 @@ class Stopwatch {
   }
 
   double Milliseconds(const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
+    // Keeps the stream busy until the product is enqueued: one that starts late would look slow.
+    CheckCuda(cudaMemsetAsync(product.workspace(), 0, kCublasLtWorkspaceBytes, stream_),
+              "cudaMemset of cuBLASLt's workspace");
     CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     product.Enqueue(algorithm, static_cast<bf16*>(c_), stream_);
     CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");

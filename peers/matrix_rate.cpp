@@ -1,10 +1,8 @@
 #include "peers/matrix_rate.h"
 
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -15,61 +13,18 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/random.h"
-#include "base/shared_library.h"
 #include "cuda/check.h"
 #include "cuda/random_fill.h"
+#include "peers/cublaslt_api.h"
 
 namespace assay::peers {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
-constexpr int kCandidates = 8;
 constexpr int kSamples = 15;
 // Large products are limited by power: after some milliseconds at full load the chip slows down.
 constexpr auto kRest = std::chrono::milliseconds(100);
 constexpr auto kBusy = std::chrono::seconds(1);
 constexpr std::uint64_t kKey = 0x5EED;  // of the random operands; tensors 0 and 1
-
-// The functions that we use.
-struct Api {
-  SharedLibrary library;
-  std::string why_not;
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-
-  explicit Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(paths)) {
-    why_not = library.why_not();
-    if (!library.loaded()) return;
-    library.Load(create, "cublasLtCreate", why_not);
-    library.Load(destroy, "cublasLtDestroy", why_not);
-    library.Load(desc_create, "cublasLtMatmulDescCreate", why_not);
-    library.Load(desc_destroy, "cublasLtMatmulDescDestroy", why_not);
-    library.Load(desc_set, "cublasLtMatmulDescSetAttribute", why_not);
-    library.Load(layout_create, "cublasLtMatrixLayoutCreate", why_not);
-    library.Load(layout_destroy, "cublasLtMatrixLayoutDestroy", why_not);
-    library.Load(preference_create, "cublasLtMatmulPreferenceCreate", why_not);
-    library.Load(preference_destroy, "cublasLtMatmulPreferenceDestroy", why_not);
-    library.Load(preference_set, "cublasLtMatmulPreferenceSetAttribute", why_not);
-    library.Load(heuristic, "cublasLtMatmulAlgoGetHeuristic", why_not);
-    library.Load(matmul, "cublasLtMatmul", why_not);
-  }
-};
-
-void Check(cublasStatus_t status, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(Fault::kDevice, std::string(call) + " failed with status " +
-                                  std::to_string(static_cast<int>(status)));
-}
 
 struct Freed {
   void operator()(void* memory) const { cudaFree(memory); }
@@ -86,8 +41,8 @@ DeviceMemory Allocate(std::size_t bytes) {
 // operand is our B, transposed.
 class Product {
  public:
-  Product(const Api& api, DType type, std::int64_t size)
-      : api_(api), type_(type), size_(size), workspace_(Allocate(kWorkspaceBytes)) {
+  Product(const CublasLtApi& api, DType type, std::int64_t size)
+      : api_(api), type_(type), size_(size), workspace_(Allocate(kCublasLtWorkspaceBytes)) {
     const auto elements = static_cast<std::size_t>(size * size);
     a_ = Allocate(DTypeBytes(type, size * size));
     b_ = Allocate(DTypeBytes(type, size * size));
@@ -149,8 +104,9 @@ class Product {
 
  private:
   void Describe() {
-    Check(api_.create(&handle_), "cublasLtCreate");
-    Check(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    api_.Check(api_.create(&handle_), "cublasLtCreate");
+    api_.Check(api_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+               "cublasLtMatmulDescCreate");
     const cublasOperation_t transposed = CUBLAS_OP_T;
     Set(CUBLASLT_MATMUL_DESC_TRANSA, transposed);
     if (type_ == DType::kE4M3) {
@@ -163,35 +119,20 @@ class Product {
     }
     const auto size = static_cast<std::uint64_t>(size_);
     const cudaDataType_t type = type_ == DType::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
-    Check(api_.layout_create(&operand_, type, size, size, size_), "cublasLtMatrixLayoutCreate");
-    Check(api_.layout_create(&result_, CUDA_R_16BF, size, size, size_),
-          "cublasLtMatrixLayoutCreate");
+    api_.Check(api_.layout_create(&operand_, type, size, size, size_),
+               "cublasLtMatrixLayoutCreate");
+    api_.Check(api_.layout_create(&result_, CUDA_R_16BF, size, size, size_),
+               "cublasLtMatrixLayoutCreate");
   }
   template <class T>
   void Set(cublasLtMatmulDescAttributes_t attribute, T value) {
-    Check(api_.desc_set(desc_, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+    api_.Check(api_.desc_set(desc_, attribute, &value, sizeof value),
+               "cublasLtMatmulDescSetAttribute");
   }
 
   std::vector<cublasLtMatmulAlgo_t> Candidates() const {
-    cublasLtMatmulPreference_t preference = nullptr;
-    Check(api_.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
-    const std::uint64_t bytes = kWorkspaceBytes;
-    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
-    int found = 0;
-    cublasStatus_t status = api_.preference_set(
-        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-      status = api_.heuristic(handle_, desc_, operand_, operand_, result_, result_, preference,
-                              kCandidates, results.data(), &found);
-    }
-    api_.preference_destroy(preference);
-    Check(status, "cublasLtMatmulAlgoGetHeuristic");
-    std::vector<cublasLtMatmulAlgo_t> candidates;
-    for (const cublasLtMatmulHeuristicResult_t& result : results) {
-      if (static_cast<int>(candidates.size()) < found && result.state == CUBLAS_STATUS_SUCCESS) {
-        candidates.push_back(result.algo);
-      }
-    }
+    std::vector<cublasLtMatmulAlgo_t> candidates =
+        CublasLtCandidates(api_, handle_, {desc_, operand_, operand_, result_});
     if (candidates.empty()) throw Error(Fault::kDevice, "cuBLASLt offers no algorithm");
     return candidates;
   }
@@ -205,13 +146,13 @@ class Product {
     const float one = 1, zero = 0;
     // Keeps the stream busy until the products are enqueued: a product that starts late would look
     // slow.
-    CheckCuda(cudaMemsetAsync(workspace_.get(), 0, kWorkspaceBytes, stream_), "cudaMemset");
+    CheckCuda(cudaMemsetAsync(workspace_.get(), 0, kCublasLtWorkspaceBytes, stream_), "cudaMemset");
     CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     for (int i = 0; i < products; ++i) {
-      Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero,
-                        d_.get(), result_, d_.get(), result_, &algorithm, workspace_.get(),
-                        kWorkspaceBytes, stream_),
-            "cublasLtMatmul");
+      api_.Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero,
+                             d_.get(), result_, d_.get(), result_, &algorithm, workspace_.get(),
+                             kCublasLtWorkspaceBytes, stream_),
+                 "cublasLtMatmul");
     }
     CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
     CheckCuda(cudaEventSynchronize(end_), "cublasLtMatmul");
@@ -250,7 +191,7 @@ class Product {
     }
   }
 
-  const Api& api_;
+  const CublasLtApi& api_;
   const DType type_;
   const std::int64_t size_;
   DeviceMemory workspace_, a_, b_, d_, scale_;
@@ -279,7 +220,7 @@ Ceiling Summary(DType type, std::int64_t size, const std::string& suffix, const 
   return ceiling;
 }
 
-std::vector<Ceiling> Measure(const Api& api, DType type) {
+std::vector<Ceiling> Measure(const CublasLtApi& api, DType type) {
   std::vector<Ceiling> all;
   for (const std::int64_t size : {4096, 8192}) {
     Product product(api, type, size);
@@ -297,7 +238,7 @@ std::vector<Ceiling> Measure(const Api& api, DType type) {
 
 std::vector<Ceiling> MeasureMatrixRates(std::string& why_not,
                                         const std::vector<std::string>& paths) {
-  const Api api(paths);
+  const CublasLtApi api(paths);
   why_not = api.why_not;
   if (!why_not.empty()) return {};
   std::vector<Ceiling> all;
