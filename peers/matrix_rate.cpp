@@ -80,12 +80,14 @@ class Product {
     }
   }
 
-  // Rates of single products (of eight when they are short) on a chip that rests before each.
+  // Rates of single products of 8192 cubed, or of as much work in smaller ones, on a chip that
+  // rests before each sample.
   std::vector<double> Burst() {
+    const auto ratio = static_cast<int>(8192 / size_);
     std::vector<double> rates;
     for (int i = 0; i < kSamples; ++i) {
       std::this_thread::sleep_for(kRest);
-      rates.push_back(Rate(static_cast<int>(8192 / size_)));
+      rates.push_back(Rate(ratio * ratio * ratio));
     }
     RequireRight();
     return rates;
