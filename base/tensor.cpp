@@ -184,11 +184,13 @@ std::size_t Bundle::bytes() const {
   return total;
 }
 
-std::vector<std::pair<std::size_t, std::size_t>> Bundle::TouchedParts(const Tensor& tensor) const {
-  if (fd() < 0) return {{0, tensor.bytes()}};
-  const off_t begin = tensor.data - arena_->base;
-  const off_t end = begin + static_cast<off_t>(tensor.bytes());
-  std::vector<std::pair<std::size_t, std::size_t>> parts;
+using Parts = std::vector<std::pair<std::size_t, std::size_t>>;
+
+// Offsets relative to `first`.
+Parts Bundle::TouchedBetween(std::size_t first, std::size_t last) const {
+  if (fd() < 0) return {{0, last - first}};
+  const auto begin = static_cast<off_t>(first), end = static_cast<off_t>(last);
+  Parts parts;
   for (off_t at = begin; at < end;) {
     const off_t data = lseek(fd(), at, SEEK_DATA);  // ENXIO: only a hole is left
     if (data < 0 || data >= end) break;
@@ -200,6 +202,13 @@ std::vector<std::pair<std::size_t, std::size_t>> Bundle::TouchedParts(const Tens
   return parts;
 }
 
+Parts Bundle::TouchedParts(const Tensor& tensor) const {
+  const auto begin = fd() < 0 ? 0 : static_cast<std::size_t>(tensor.data - arena_->base);
+  return TouchedBetween(begin, begin + tensor.bytes());
+}
+
+Parts Bundle::TouchedParts() const { return TouchedBetween(0, arena().size()); }
+
 void Bundle::PunchOut() {
   const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   if (fallocate(fd(), mode, 0, static_cast<off_t>(arena_->size)) != 0) {
@@ -207,9 +216,11 @@ void Bundle::PunchOut() {
   }
 }
 
+int PoisonByte(DType dtype) { return IsFloat(dtype) ? 0xFF : 0x7F; }
+
 void Bundle::Poison() {
   for (Tensor& tensor : tensors_) {
-    std::memset(tensor.data, IsFloat(tensor.dtype) ? 0xFF : 0x7F, tensor.bytes());
+    std::memset(tensor.data, PoisonByte(tensor.dtype), tensor.bytes());
   }
 }
 

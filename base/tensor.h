@@ -57,6 +57,9 @@ struct TensorLayout {
 // Bytes of guard memory before and after every tensor of a bundle.
 inline constexpr std::size_t kRedZoneBytes = 4096;
 
+// What poisoned memory of a type is made of: NaN for floating-point types, 0x7F for the others.
+int PoisonByte(DType dtype);
+
 // The tensors of a case in declared order. Each tensor starts on a page and lies between red zones
 // that hold a fixed pattern; the layout depends only on the list of TensorLayouts, so two processes
 // that map the same memory agree on every address.
@@ -99,10 +102,13 @@ class Bundle {
   // touched.
   std::vector<std::pair<std::size_t, std::size_t>> TouchedParts(const Tensor& tensor) const;
 
+  // The same of the whole arena, as offsets into arena().
+  std::vector<std::pair<std::size_t, std::size_t>> TouchedParts() const;
+
   // Makes all of a shared-memory bundle a hole again: zeros that take no memory. Red zones
   // included.
   void PunchOut();
-  // Fills every tensor with a NaN pattern (0xFF bytes; integers: 0x7F).
+  // Fills every tensor with its PoisonByte.
   void Poison();
   // Rewrites the red zones. CheckRedZones names the first damaged tensor, side and byte offset.
   void WriteRedZones();
@@ -120,6 +126,8 @@ class Bundle {
   };
 
   static Bundle Place(const std::vector<TensorLayout>& layouts, std::byte* base, int fd);
+  std::vector<std::pair<std::size_t, std::size_t>> TouchedBetween(std::size_t first,
+                                                                  std::size_t last) const;
   void PlaceTensors(const std::vector<TensorLayout>& layouts, std::byte* base);
 
   std::shared_ptr<Arena> arena_;

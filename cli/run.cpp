@@ -15,6 +15,7 @@
 #include "io/file.h"
 #include "io/sha256.h"
 #include "replay/device.h"
+#include "replay/gpu.h"
 #include "replay/plugin.h"
 #include "replay/runner.h"
 #include "report/html.h"
@@ -33,6 +34,8 @@ struct RunFlags {
   bool resume = false, json = false, no_timing = false;
   PythonFlags python;
   std::string python_fingerprint;
+  std::string flush = "read";
+  GpuAnswer gpu;  // of the workers; asked only when a backend of the suite computes on a device
   RunOptions run;
 };
 
@@ -174,11 +177,22 @@ Suite LoadFiltered(const RunFlags& flags) {
   return suite;
 }
 
-Ceilings CeilingsFor(Ledger& ledger, const RunInfo& run, bool quiet) {
-  if (auto known = ledger.FindCeilings(run.device_id)) return *known;
-  if (!quiet) fmt::print(stderr, "measuring what this machine can do (once, a few seconds)\n");
-  const Ceilings ceilings = MeasureCeilings(run.threads);
-  ledger.StoreCeilings(ceilings);
+MachineCeilings CeilingsFor(Ledger& ledger, const RunInfo& run, bool quiet) {
+  MachineCeilings ceilings;
+  if (auto known = ledger.FindCeilings(run.device_id)) {
+    ceilings.host = *known;
+  } else {
+    if (!quiet) fmt::print(stderr, "measuring what this machine can do (once, a few seconds)\n");
+    ceilings.host = MeasureCeilings(run.threads);
+    ledger.StoreCeilings(ceilings.host);
+  }
+  if (run.accelerator_id.empty()) return ceilings;
+  if (auto known = ledger.FindCeilings(run.accelerator_id)) {
+    ceilings.gpu = *known;
+  } else if (!quiet) {
+    fmt::print(stderr, "no ceilings of {} are known: run `assay device --gpu` for floors\n",
+               run.accelerator);
+  }
   return ceilings;
 }
 
@@ -228,11 +242,15 @@ std::string BuildWithPlugins(const std::string& build, const RunFlags& flags) {
 }
 
 // --resume goes on with the newest run when this same binary made it with the same seed.
-RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
+RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, MachineCeilings& ceilings) {
   RunInfo run = DescribeRun(CommandLine(), flags.run.threads);
   run.seed = flags.run.seed;
   run.build = BuildWithPlugins(run.build, flags);
   flags.run.build = run.build;
+  if (flags.gpu.gpu) {
+    run.accelerator = GpuText(*flags.gpu.gpu);
+    run.accelerator_id = flags.gpu.gpu->uuid;
+  }
   if (flags.run.timing) ceilings = CeilingsFor(ledger, run, flags.json);
   if (flags.resume) {
     const std::vector<RunInfo> runs = ledger.Runs();
@@ -241,7 +259,7 @@ RunInfo BeginOrResume(Ledger& ledger, RunFlags& flags, Ceilings& ceilings) {
       return runs.back();
     }
   }
-  ledger.BeginRun(run, ceilings);
+  ledger.BeginRun(run, ceilings.host);
   return run;
 }
 
@@ -314,14 +332,30 @@ Registry RegistryFor(RunFlags& flags) {
   return registry;
 }
 
+// Does any backend that may run compute on a device? Opening one takes a moment, so ask only then.
+bool MayUseGpu(const Registry& registry, const Suite& suite, const RunFlags& flags) {
+  return std::any_of(suite.workloads.begin(), suite.workloads.end(), [&](const Workload& workload) {
+    const Family* family = registry.FindDefinition(workload.definition).family;
+    if (family == nullptr) return false;
+    return std::any_of(family->backends.begin(), family->backends.end(), [&](const Backend& b) {
+      return b.on_device() && Matches(flags.run.backends, b.name);
+    });
+  });
+}
+
 int Run(RunFlags flags) {
   const Suite suite = LoadFiltered(flags);
   flags.run.timing = !flags.no_timing;
+  flags.run.flush_by_write = flags.flush == "write";
   const Registry registry = RegistryFor(flags);
+  if (MayUseGpu(registry, suite, flags)) {
+    flags.gpu = AskForGpu(flags.run.worker_command);
+    flags.run.why_no_gpu = flags.gpu.why_not;
+  }
   PlanCases(registry, suite, flags.run);  // refuses unknown backends before any file exists
   if (!flags.html.empty()) WriteFile(flags.html, "");  // an unwritable place is known at once
   Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kAppend);
-  Ceilings ceilings;
+  MachineCeilings ceilings;
   const RunInfo run = BeginOrResume(ledger, flags, ceilings);
   const std::vector<PlannedCase> plan = PlanCases(registry, suite, flags.run);
 
@@ -336,7 +370,7 @@ int Run(RunFlags flags) {
   RunCases(plan, flags.run, ceilings, callbacks, stop_requested);
   progress.Clear();
 
-  RunReport report{run, ceilings, ledger.Cases(run.id)};
+  RunReport report{run, ceilings.host, ledger.Cases(run.id)};
   if (!stop_requested) ledger.FinishRun(run.id, Timestamp());
   if (!flags.html.empty()) WriteFile(flags.html, HtmlReport(report));
   Print(report, flags);
@@ -380,6 +414,9 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   command->add_option("--repeats", flags->run.repeats, "Fresh processes per timing")
       ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_option("--flush", flags->flush, "How a GPU's L2 cache is emptied: read or write")
+      ->check(CLI::IsMember({"read", "write"}))
       ->capture_default_str();
   command->add_option(
       "--shard", flags->shard,

@@ -1,4 +1,5 @@
-// `assay selftest`: does Assay itself work? `mutations` feeds wrong kernels to the verification.
+// `assay selftest`: does Assay itself work? `mutations` feeds wrong kernels to the verification,
+// `hazards` cheats, `timing` measures work of known length on a GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include "cli/common.h"
 #include "replay/hazards.h"
 #include "replay/mutations.h"
+#include "replay/timing_selftest.h"
+#include "replay/worker.h"
 #include "report/table.h"
 
 namespace assay::cli {
@@ -61,6 +64,35 @@ int SelftestHazards() {
   return missed == 0 ? 0 : 1;
 }
 
+// Here, not in a worker: there is nothing to isolate.
+int SelftestTiming() {
+  std::string why_not;
+  const std::unique_ptr<Accelerator> gpu = OpenLocalAccelerator(why_not);
+  if (gpu == nullptr) throw Error(Fault::kUnsupported, "selftest timing: " + why_not);
+  const std::unique_ptr<TimingProbes> probes = MakeTimingProbes(*gpu, std::size_t{256} << 20);
+  Table table({{"work", Align::kLeft, Overflow::kEnd, 20, 0, 1},
+               {"mode"},
+               {"known us", Align::kRight},
+               {"measured us", Align::kRight},
+               {"accepted us"},
+               {"verdict"}});
+  std::size_t failed = 0;
+  const std::vector<TimingTrial> trials = TryTiming(*gpu, *probes);
+  for (const TimingTrial& trial : trials) {
+    if (!trial.passed) ++failed;
+    const bool refused = trial.mode.empty();
+    table.Add({trial.name, trial.mode, refused ? "" : fmt::format("{:.2f}", trial.known_ns * 1e-3),
+               refused ? "" : fmt::format("{:.2f}", trial.median_ns * 1e-3),
+               refused ? trial.answer
+                       : fmt::format("{:.2f} to {:.2f}", trial.low_ns * 1e-3, trial.high_ns * 1e-3),
+               Cell(trial.passed ? "right" : "WRONG", trial.passed ? Tone::kGood : Tone::kBad)});
+  }
+  fmt::print("{}\n{}", gpu->info().name,
+             table.Text({.width = TerminalWidth(1), .colour = UseColor(1)}));
+  fmt::print("{} trials, {} right, {} wrong\n", trials.size(), trials.size() - failed, failed);
+  return failed == 0 ? 0 : 1;
+}
+
 }  // namespace
 
 void AddSelftestCommand(CLI::App& app, int& exit_code) {
@@ -75,6 +107,9 @@ void AddSelftestCommand(CLI::App& app, int& exit_code) {
   CLI::App* hazards = command->add_subcommand(
       "hazards", "Run kernels that cheat, break rules or break down: each must be named for it");
   hazards->callback([&exit_code] { exit_code = SelftestHazards(); });
+  CLI::App* timing = command->add_subcommand(
+      "timing", "Time work of known length on the GPU: every result must be the known one");
+  timing->callback([&exit_code] { exit_code = SelftestTiming(); });
 }
 
 }  // namespace assay::cli

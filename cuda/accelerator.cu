@@ -216,6 +216,14 @@ class CudaAccelerator : public Accelerator {
     CheckCuda(cudaCtxResetPersistingL2Cache(), "cudaCtxResetPersistingL2Cache");
   }
 
+  bool TakePersistingLimit() override {
+    std::size_t bytes = 0;
+    CheckCuda(cudaDeviceGetLimit(&bytes, cudaLimitPersistingL2CacheSize), "cudaDeviceGetLimit");
+    if (bytes == 0) return false;
+    CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0), "cudaDeviceSetLimit");
+    return true;
+  }
+
   std::unique_ptr<Recording> Record(const std::function<void(Stream)>& work) override {
     PrepareFlush();  // allocation inside a capture is not allowed
     cudaGraph_t graph = Capture(stream_, work);

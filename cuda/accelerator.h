@@ -70,6 +70,8 @@ class Accelerator {
   virtual void EnqueueFlush(Stream stream, FlushKind kind) = 0;
   // Lines that a kernel pinned in L2 survive a flush; this unpins them.
   virtual void ResetPersistingLines() = 0;
+  // Did somebody set L2 capacity aside for pinned lines since the last call? Takes it back.
+  virtual bool TakePersistingLimit() = 0;
   // Captures what `work` enqueues. Throws kUnsupported when it cannot be captured (it synchronises
   // or allocates), leaves work on a stream that does not join the given one, or enqueues nothing.
   virtual std::unique_ptr<Recording> Record(const std::function<void(Stream)>& work) = 0;

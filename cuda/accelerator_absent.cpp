@@ -1,5 +1,6 @@
 // Builds without nvcc.
 #include "cuda/accelerator.h"
+#include "cuda/timing_probes.h"
 
 namespace assay {
 
@@ -7,5 +8,7 @@ std::unique_ptr<Accelerator> OpenAccelerator(int /*ordinal*/, std::string& why_n
   why_not = "this build has no CUDA code (no nvcc 13 was found when it was configured)";
   return nullptr;
 }
+
+std::unique_ptr<TimingProbes> MakeTimingProbes(Accelerator&, std::size_t) { return nullptr; }
 
 }  // namespace assay

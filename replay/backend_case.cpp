@@ -14,9 +14,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kModes = 2;                     // cold_host, warm_host
+constexpr int kModes = 2;                     // cold and warm
 constexpr double kSlowKernelNs = 0.3e9;       // slower kernels are checked on two content sets only
 constexpr double kUntrustworthyFactor = 0.9;  // below 0.9 of the floor: flagged
+constexpr double kFullClock = 0.97;           // a slower SM clock is flagged
 // The worker's clock against the runner's: message passing and a busy machine explain this much.
 constexpr double kClockFactor = 1.3, kClockSlackS = 0.15;
 // The fastest of a few calls on new content against the median of known content: a kernel that
@@ -61,6 +62,14 @@ void WorkerPool::StartEarly(const std::string& backend) {
   }
 }
 
+namespace {
+
+const Backend* BackendOf(const PlannedCase& planned) {
+  return planned.family != nullptr ? planned.family->FindBackend(planned.backend) : nullptr;
+}
+
+}  // namespace
+
 CaseResult StartResult(const PlannedCase& planned) {
   CaseResult result;
   const Workload& workload = *planned.workload;
@@ -68,6 +77,7 @@ CaseResult StartResult(const PlannedCase& planned) {
   result.definition = workload.definition;
   result.family = planned.family != nullptr ? planned.family->name : "";
   result.backend = planned.backend;
+  if (const Backend* backend = BackendOf(planned)) result.device = backend->device;
   result.model = workload.model;
   result.phase = workload.phase;
   result.request = workload.request;
@@ -230,8 +240,9 @@ void BackendCase::PostTime(WorkerProcess& worker, int repeat) {
   }
   const bool warmup = repeat != 0 || run_ns_ * 1e-9 < SeriesBudget() / 8;
   Json request = {{"op", "time"}, {"budget_s", SeriesBudget()}, {"warmup", warmup}};
-  request["modes"] = {"cold_host"};
-  if (!OneRunTakesTheBudget()) request["modes"].push_back("warm_host");
+  request["modes"] = {on_device() ? "cold" : "cold_host"};
+  if (!OneRunTakesTheBudget()) request["modes"].push_back(on_device() ? "warm" : "warm_host");
+  if (on_device()) request["flush"] = options_.flush_by_write ? "write" : "read";
   worker.Post(request, {}, "timing");
 }
 
@@ -254,11 +265,32 @@ bool BackendCase::AcceptTiming(Reply& reply, int repeat) {
     series.repeat = repeat;
     result_.timing.push_back(std::move(series));
   }
+  KeepClocks(reply, repeat);
+  for (const std::string& flag : reply.flags) AddFlag(flag);
   if (reply.unwritten_calls == 0) return true;
   Fail(Status::kIncorrect, "unstable",
        fmt::format("{} timed calls returned before every output element was written",
                    reply.unwritten_calls));
   return false;
+}
+
+void BackendCase::KeepClocks(const Reply& reply, int repeat) {
+  for (const ClockReading& reading : reply.clocks) {
+    if (!reading.known) return AddFlag("clocks_unknown");
+    result_.clocks.push_back({repeat, reading.sm_mhz, reading.max_sm_mhz, reading.memory_mhz,
+                              reading.power_w, reading.temperature_c, reading.throttle_reasons});
+  }
+  // The first reading is of whatever came before.
+  for (std::size_t r = 1; r < reply.clocks.size(); ++r) {
+    const ClockReading& reading = reply.clocks[r];
+    const bool slow = reading.sm_mhz < kFullClock * reading.max_sm_mhz;
+    if (slow || (reading.throttle_reasons & kSlowingReasons) != 0) AddFlag("throttled");
+  }
+}
+
+void BackendCase::AddFlag(const std::string& flag) {
+  auto& flags = result_.flags;
+  if (std::find(flags.begin(), flags.end(), flag) == flags.end()) flags.push_back(flag);
 }
 
 void BackendCase::Time(int repeat) {
@@ -340,7 +372,8 @@ void BackendCase::Suspect(const std::string& sub, const std::string& reason) {
 // Equal bits need no second verdict; a backend that is not bit-stable is judged again in full.
 bool BackendCase::RecheckAfterTiming(std::size_t set, std::size_t cold_samples) {
   if (!CheckGuards(set)) return false;
-  const bool was_run = set == 0 || set < cold_samples;  // a slow kernel may not reach every slot
+  const bool was_run =
+      on_device() || set == 0 || set < cold_samples;  // a slow kernel may not reach every slot
   if (!was_run || ChangeMarks(outputs_[set]) == output_marks_[set]) return true;
   const ScopedSeconds timer(judge_s_);
   const ContentSet& content = sets_.Get(set);
@@ -353,8 +386,9 @@ bool BackendCase::RecheckAfterTiming(std::size_t set, std::size_t cold_samples) 
   return false;
 }
 
-void BackendCase::Finish(const Ceilings& ceilings) {
-  result_.floor = FloorOf(sets_.family().cost(sets_.problem(), sets_.Get(0).inputs), ceilings);
+void BackendCase::Finish(const MachineCeilings& ceilings) {
+  result_.floor = FloorOf(sets_.family().cost(sets_.problem(), sets_.Get(0).inputs),
+                          on_device() ? ceilings.gpu : ceilings.host);
   result_.seconds = wall_s_;
   result_.overhead_ms = std::max(0.0, wall_s_ - worker_s_ - judge_s_) * 1e3;
   const auto summaries = Summarize(result_.timing);

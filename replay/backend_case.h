@@ -40,7 +40,7 @@ class BackendCase {
   void Check();
   // One fresh-process timing repeat; the outputs of the last use of every slot are judged again.
   void Time(int repeat);
-  void Finish(const Ceilings& ceilings);
+  void Finish(const MachineCeilings& ceilings);
 
   // False once the case has failed: there is nothing more to measure.
   bool healthy() const { return result_.status == Status::kPassed; }
@@ -56,9 +56,12 @@ class BackendCase {
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
   void PostTime(WorkerProcess& worker, int repeat);
   bool AcceptTiming(Reply& reply, int repeat);
+  void KeepClocks(const Reply& reply, int repeat);
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
   bool RunUnseen(WorkerProcess& worker, double& run_ns);
+  void AddFlag(const std::string& flag);
+  bool on_device() const { return result_.device != "cpu"; }
   void Suspect(const std::string& sub, const std::string& reason);
   bool Accept(const Reply& reply);
   void Fail(Status status, const std::string& sub, const std::string& reason);

@@ -206,6 +206,7 @@ Family MakeFaultyFamily() {
     return std::vector<OutputPolicy>{policy};
   };
   family.backends = Backends();
+  for (Backend& backend : FaultyDeviceBackends()) family.backends.push_back(std::move(backend));
   return family;
 }
 

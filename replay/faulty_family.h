@@ -8,6 +8,7 @@ namespace assay {
 
 // sum[i] = a[i] + b[i] for N fp32 elements; definition "faulty_sum".
 Family MakeFaultyFamily();
+std::vector<Backend> FaultyDeviceBackends();
 const Registry& FaultyRegistry();
 
 }  // namespace assay

@@ -1,12 +1,15 @@
 // A worker process whose only family is the faulty one. Its first argument may name a fault of the
-// worker itself: "mute" (never greets), "old" (another protocol), "babble" (no JSON).
+// worker itself: "mute" (never greets), "old" (another protocol), "babble" (no JSON), "no_gpu"
+// (every other one has a simulated GPU).
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "replay/fake_accelerator.h"
 #include "replay/faulty_family.h"
 #include "replay/worker.h"
 
@@ -19,5 +22,11 @@ int main(int argc, char** argv) {
   if (fault == "mute") return 3;
   if (fault == "old") return say("{\"protocol\": 0}\n");
   if (fault == "babble") return say("hello\n");
-  return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array());
+  return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array(),
+                            [&](std::string& why_not) -> std::unique_ptr<assay::Accelerator> {
+                              if (fault != "no_gpu")
+                                return std::make_unique<assay::FakeAccelerator>();
+                              why_not = "no usable GPU: no CUDA-capable device is detected";
+                              return nullptr;
+                            });
 }

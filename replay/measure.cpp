@@ -28,30 +28,6 @@ double RelativeHalfWidth(const std::vector<double>& samples) {
   return 0.5 * (interval->high - interval->low) / QuantileSorted(sorted, 0.5);
 }
 
-// Sorting at every sample would cost more than a short kernel: look at powers of 1.5 only.
-class StopRule {
- public:
-  StopRule(const TimingLimits& limits, Clock::time_point start)
-      : limits_(limits), start_(start), next_look_(limits.min_samples) {}
-
-  // "" = go on.
-  std::string Decide(const std::vector<double>& samples) {
-    const auto n = static_cast<int>(samples.size());
-    if (n >= next_look_) {
-      next_look_ = std::max(next_look_ + 1, next_look_ * 3 / 2);
-      if (RelativeHalfWidth(samples) <= limits_.half_width) return "converged";
-    }
-    if (n >= limits_.max_samples) return "count";
-    if (NanosecondsSince(start_) >= limits_.budget_s * 1e9) return "time";
-    return "";
-  }
-
- private:
-  const TimingLimits& limits_;
-  Clock::time_point start_;
-  int next_look_;
-};
-
 #if defined(__x86_64__)
 __attribute__((target("clflushopt"))) void FlushLines(const std::byte* data, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) _mm_clflushopt(const_cast<std::byte*>(data + at));
@@ -60,6 +36,17 @@ __attribute__((target("clflushopt"))) void FlushLines(const std::byte* data, std
 #endif
 
 }  // namespace
+
+std::string StopRule::Decide(const std::vector<double>& samples) {
+  const auto n = static_cast<int>(samples.size());
+  if (n >= next_look_) {
+    next_look_ = std::max(next_look_ + 1, next_look_ * 3 / 2);
+    if (RelativeHalfWidth(samples) <= limits_.half_width) return "converged";
+  }
+  if (n >= limits_.max_samples) return "count";
+  if (NanosecondsSince(start_) >= limits_.budget_s * 1e9) return "time";
+  return "";
+}
 
 bool HasUnwritten(const Bundle& outputs) {
   constexpr std::size_t kPlaces = 16;

@@ -2,6 +2,7 @@
 // the choices.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,6 +19,21 @@ struct TimingLimits {
   double half_width = 0.005;  // of the median's 95 % interval, relative
   double warmup_s = 0.02;     // and at least `warmup_calls`
   int warmup_calls = 3;
+};
+
+// When a series ends. The interval of the median is looked at after `min_samples` and then at
+// powers of 1.5: sorting at every sample would cost more than a short kernel.
+class StopRule {
+ public:
+  StopRule(const TimingLimits& limits, std::chrono::steady_clock::time_point start)
+      : limits_(limits), start_(start), next_look_(limits.min_samples) {}
+  // "converged", "count", "time"; "" = go on.
+  std::string Decide(const std::vector<double>& samples);
+
+ private:
+  const TimingLimits& limits_;
+  std::chrono::steady_clock::time_point start_;
+  int next_look_;
 };
 
 // One content set in the worker.

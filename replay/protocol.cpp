@@ -39,6 +39,63 @@ std::vector<double> SamplesFromText(const std::string& text) {
   return samples;
 }
 
+nlohmann::json ClocksToJson(const std::vector<ClockReading>& clocks) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const ClockReading& reading : clocks) {
+    if (!reading.known) {
+      json.push_back({{"why_unknown", reading.why_unknown}});
+      continue;
+    }
+    json.push_back({{"sm_mhz", reading.sm_mhz},
+                    {"max_sm_mhz", reading.max_sm_mhz},
+                    {"memory_mhz", reading.memory_mhz},
+                    {"power_w", reading.power_w},
+                    {"temperature_c", reading.temperature_c},
+                    {"throttle_reasons", reading.throttle_reasons}});
+  }
+  return json;
+}
+
+std::vector<ClockReading> ClocksFromJson(const nlohmann::json& json) {
+  std::vector<ClockReading> clocks;
+  for (const auto& entry : json) {
+    ClockReading& reading = clocks.emplace_back();
+    reading.why_unknown = entry.value("why_unknown", "");
+    reading.known = reading.why_unknown.empty();
+    reading.sm_mhz = entry.value("sm_mhz", 0.0);
+    reading.max_sm_mhz = entry.value("max_sm_mhz", 0.0);
+    reading.memory_mhz = entry.value("memory_mhz", 0.0);
+    reading.power_w = entry.value("power_w", 0.0);
+    reading.temperature_c = entry.value("temperature_c", 0.0);
+    reading.throttle_reasons = entry.value("throttle_reasons", std::uint64_t{0});
+  }
+  return clocks;
+}
+
+nlohmann::json DeviceToJson(const AcceleratorInfo& device) {
+  return {{"name", device.name},
+          {"uuid", device.uuid},
+          {"pci", device.pci},
+          {"driver", device.driver},
+          {"capability", device.capability},
+          {"multiprocessors", device.multiprocessors},
+          {"memory_bytes", device.memory_bytes},
+          {"l2_bytes", device.l2_bytes}};
+}
+
+AcceleratorInfo DeviceFromJson(const nlohmann::json& json) {
+  AcceleratorInfo device;
+  json.at("name").get_to(device.name);
+  json.at("uuid").get_to(device.uuid);
+  device.pci = json.value("pci", "");
+  device.driver = json.value("driver", "");
+  device.capability = json.value("capability", 0);
+  device.multiprocessors = json.value("multiprocessors", 0);
+  device.memory_bytes = json.value("memory_bytes", std::int64_t{0});
+  device.l2_bytes = json.value("l2_bytes", std::int64_t{0});
+  return device;
+}
+
 }  // namespace
 
 std::string ReplyToJson(const Reply& reply) {
@@ -57,6 +114,9 @@ std::string ReplyToJson(const Reply& reply) {
                               {"stop", series.stop},
                               {"samples_ns", SamplesToText(series.samples_ns)}});
   }
+  if (!reply.flags.empty()) json["flags"] = reply.flags;
+  if (!reply.clocks.empty()) json["clocks"] = ClocksToJson(reply.clocks);
+  if (reply.device) json["device"] = DeviceToJson(*reply.device);
   // A backend's message may hold any bytes; the protocol stays valid UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -83,6 +143,9 @@ Reply ReplyFromJson(const std::string& line) {
       const auto& samples = series.at("samples_ns").get_ref<const std::string&>();
       reply.series.push_back({series.at("mode"), 0, series.at("stop"), SamplesFromText(samples)});
     }
+    reply.flags = json.value("flags", std::vector<std::string>{});
+    reply.clocks = ClocksFromJson(json.value("clocks", nlohmann::json::array()));
+    if (json.contains("device")) reply.device = DeviceFromJson(json.at("device"));
     return reply;
   } catch (const nlohmann::json::exception& error) {
     BadInput(std::string("worker answered with something that is not a reply: ") + error.what());

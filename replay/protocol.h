@@ -7,19 +7,26 @@
 //   time   {modes, budget_s}                     timing loops over all mapped slots
 //   run    {slot}                                compute one mapped slot once, caches emptied
 //   close  {}                                    unmap everything
+//   device {}                                    which GPU this worker has
 //
 // Every reply has "status": "ok", or the status, sub and reason of a failed case.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "cuda/accelerator.h"
+#include "cuda/clocks.h"
 #include "replay/result.h"
 
 namespace assay {
 
 inline constexpr int kProtocolVersion = 2;
+
+// The `sub` of a reply after which the worker's device context is lost: the process is replaced.
+inline constexpr const char* kLostDevice = "cuda_error";
 
 // What a worker answered, or what became of it.
 struct Reply {
@@ -32,6 +39,9 @@ struct Reply {
   std::int64_t unwritten_calls = 0;  // timed calls that left elements unwritten when they returned
   std::vector<std::string> marks;    // slot with run, run: ChangeMarks of the outputs right after
   std::vector<TimingSeries> series;
+  std::vector<std::string> flags;         // time: what the result must say of the backend
+  std::vector<ClockReading> clocks;       // time, on a device: before, between and after the series
+  std::optional<AcceleratorInfo> device;  // device
 };
 
 std::string ReplyToJson(const Reply& reply);

@@ -86,8 +86,16 @@ struct Floor {
   std::string bound;  // "memory", "compute", "launch"
 };
 
+// What the driver's management library said around a timing loop on a device.
+struct ClockSample {
+  int repeat = 0;
+  double sm_mhz = 0, max_sm_mhz = 0, memory_mhz = 0, power_w = 0, temperature_c = 0;
+  std::uint64_t throttle_reasons = 0;  // ThrottleReason bits of cuda/clocks.h
+};
+
 struct CaseResult {
   std::string uuid, definition, family, backend;
+  std::string device = "cpu";         // what the backend computes on: "cpu", "cuda"
   std::string model, phase, request;  // provenance, for filters and reports
   Axes axes;
   Status status = Status::kPassed;
@@ -97,6 +105,7 @@ struct CaseResult {
   std::vector<std::pair<std::string, std::string>> input_hashes;  // tensor, SHA-256
   Correctness correctness;
   std::vector<TimingSeries> timing;
+  std::vector<ClockSample> clocks;  // devices only: before, between and after the series
   Floor floor;
   double setup_ms = 0, seconds = 0;
   double overhead_ms =
@@ -121,14 +130,28 @@ struct RunInfo {
   std::string compiler, os;
   int threads = 0;
   std::uint64_t seed = 0;
+  std::string accelerator, accelerator_id;  // "NVIDIA H200, driver for CUDA 13.0" and its UUID
 };
 
 // Measured limits of one machine, in units per second.
+// A measured limit that no floor uses, or not yet: "l2_read" 7.5e12 "B/s".
+struct NamedCeiling {
+  std::string name;
+  double value = 0;
+  std::string unit, how;
+};
+
 struct Ceilings {
   std::string device_id, device, measured;  // measured: ISO 8601
   double copy_bytes = 0, read_bytes = 0, write_bytes = 0;
   double bf16_flops = 0, f32_flops = 0;
   double launch_ns = 0;
+  std::vector<NamedCeiling> more;  // devices: caches, barriers, latencies
+};
+
+// The ceilings of a run's machine: its CPU and, where one is used, its GPU.
+struct MachineCeilings {
+  Ceilings host, gpu;
 };
 
 // The least time the machine needs: max(bytes / copy rate, flops / bf16 rate, launch latency), with

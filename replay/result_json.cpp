@@ -190,6 +190,28 @@ TimingSeries SeriesFromJson(const Json& json) {
   return series;
 }
 
+Json ClockJson(const ClockSample& sample) {
+  return {{"repeat", sample.repeat},
+          {"sm_mhz", sample.sm_mhz},
+          {"max_sm_mhz", sample.max_sm_mhz},
+          {"memory_mhz", sample.memory_mhz},
+          {"power_w", sample.power_w},
+          {"temperature_c", sample.temperature_c},
+          {"throttle_reasons", sample.throttle_reasons}};
+}
+
+ClockSample ClockFromJson(const Json& json) {
+  ClockSample sample;
+  Read(json, "repeat", sample.repeat);
+  Read(json, "sm_mhz", sample.sm_mhz);
+  Read(json, "max_sm_mhz", sample.max_sm_mhz);
+  Read(json, "memory_mhz", sample.memory_mhz);
+  Read(json, "power_w", sample.power_w);
+  Read(json, "temperature_c", sample.temperature_c);
+  Read(json, "throttle_reasons", sample.throttle_reasons);
+  return sample;
+}
+
 Json CaseJson(const CaseResult& result, const std::string& run_id, bool with_samples) {
   Json hashes = Json::object(), timing = Json::array(), samples = Json::array();
   for (const auto& [tensor, hash] : result.input_hashes) hashes[tensor] = hash;
@@ -205,7 +227,7 @@ Json CaseJson(const CaseResult& result, const std::string& run_id, bool with_sam
   json["definition"] = result.definition;
   json["family"] = result.family;
   json["axes"] = AxesJson(result.axes);
-  json["backend"] = {{"name", result.backend}};
+  json["backend"] = {{"name", result.backend}, {"device", result.device}};
   json["status"] = StatusName(result.status);
   json["sub"] = result.sub;
   json["reason"] = result.reason;
@@ -221,6 +243,7 @@ Json CaseJson(const CaseResult& result, const std::string& run_id, bool with_sam
                    {"bytes", result.floor.bytes},
                    {"ns", result.floor.ns},
                    {"bound", result.floor.bound}};
+  for (const ClockSample& sample : result.clocks) json["clocks"].push_back(ClockJson(sample));
   json["setup_ms"] = result.setup_ms;
   json["overhead_ms"] = result.overhead_ms;
   json["peak_bytes"] = result.peak_bytes;
@@ -236,6 +259,7 @@ void ReadCase(const Json& json, CaseResult& result) {
   Read(json, "family", result.family);
   ReadAxes(json.value("axes", Json::object()), result.axes);
   result.backend = json.at("backend").at("name").get<std::string>();
+  Read(json.at("backend"), "device", result.device);
   const auto status = json.at("status").get<std::string>();
   if (!ParseStatus(status)) BadInput("a case line has the unknown status '" + status + "'");
   result.status = *ParseStatus(status);
@@ -253,6 +277,9 @@ void ReadCase(const Json& json, CaseResult& result) {
   ReadCorrectness(json.value("correctness", Json::object()), result.correctness);
   for (const Json& series : json.value("samples", Json::array())) {
     result.timing.push_back(SeriesFromJson(series));
+  }
+  for (const Json& sample : json.value("clocks", Json::array())) {
+    result.clocks.push_back(ClockFromJson(sample));
   }
   const Json floor = json.value("floor", Json::object());
   Read(floor, "flops", result.floor.flops);
@@ -294,6 +321,10 @@ std::string RunInfoToJson(const RunInfo& run) {
   json["os"] = run.os;
   json["threads"] = run.threads;
   json["seed"] = run.seed;
+  if (!run.accelerator.empty()) {
+    json["accelerator"] = run.accelerator;
+    json["accelerator_id"] = run.accelerator_id;
+  }
   return Dump(json);
 }
 
@@ -314,6 +345,8 @@ RunInfo RunInfoFrom(const Json& line) {
     Read(json, "os", run.os);
     Read(json, "threads", run.threads);
     Read(json, "seed", run.seed);
+    Read(json, "accelerator", run.accelerator);
+    Read(json, "accelerator_id", run.accelerator_id);
   });
 }
 
@@ -330,6 +363,10 @@ Json CeilingsJson(const Ceilings& ceilings) {
   json["bf16_flops"] = ceilings.bf16_flops;
   json["f32_flops"] = ceilings.f32_flops;
   json["launch_ns"] = ceilings.launch_ns;
+  for (const NamedCeiling& one : ceilings.more) {
+    json["more"].push_back(
+        {{"name", one.name}, {"value", one.value}, {"unit", one.unit}, {"how", one.how}});
+  }
   return json;
 }
 
@@ -356,6 +393,13 @@ Ceilings CeilingsFrom(const Json& line) {
     Read(json, "bf16_flops", ceilings.bf16_flops);
     Read(json, "f32_flops", ceilings.f32_flops);
     Read(json, "launch_ns", ceilings.launch_ns);
+    for (const Json& one : json.value("more", Json::array())) {
+      NamedCeiling& named = ceilings.more.emplace_back();
+      Read(one, "name", named.name);
+      Read(one, "value", named.value);
+      Read(one, "unit", named.unit);
+      Read(one, "how", named.how);
+    }
   });
 }
 

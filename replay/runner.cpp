@@ -16,9 +16,10 @@ namespace {
 
 constexpr int kContentSets = 3;
 
-bool Wanted(const RunOptions& options, const std::string& backend) {
+bool Wanted(const RunOptions& options, const Backend& backend) {
   const auto& names = options.backends;
-  return names.empty() || std::find(names.begin(), names.end(), backend) != names.end();
+  if (names.empty()) return !backend.on_device() || options.why_no_gpu.empty();
+  return std::find(names.begin(), names.end(), backend.name) != names.end();
 }
 
 void RequireKnownBackends(const Registry& registry, const RunOptions& options) {
@@ -56,7 +57,7 @@ std::vector<std::size_t> ShuffledOrder(std::size_t count, std::uint64_t key, int
 class WorkloadRun {
  public:
   WorkloadRun(std::span<const PlannedCase> cases, WorkerPool& workers, const RunOptions& options,
-              const Ceilings& ceilings, const RunCallbacks& callbacks,
+              const MachineCeilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop)
       : cases_(cases),
         workers_(workers),
@@ -140,7 +141,7 @@ class WorkloadRun {
   std::span<const PlannedCase> cases_;
   WorkerPool& workers_;
   const RunOptions& options_;
-  const Ceilings& ceilings_;
+  const MachineCeilings& ceilings_;
   const RunCallbacks& callbacks_;
   const std::atomic<bool>& stop_;
   std::size_t reported_ = 0;
@@ -163,14 +164,14 @@ std::vector<PlannedCase> PlanCases(const Registry& registry, const Suite& suite,
       continue;
     }
     for (const Backend& backend : family->backends) {
-      if (Wanted(options, backend.name)) add(workload, family, backend.name);
+      if (Wanted(options, backend)) add(workload, family, backend.name);
     }
   }
   return plan;
 }
 
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
-              const Ceilings& ceilings, const RunCallbacks& callbacks,
+              const MachineCeilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop) {
   WorkerPool workers(options, stop);
   for (const PlannedCase& planned : plan) workers.StartEarly(planned.backend);

@@ -21,7 +21,10 @@ struct RunOptions {
   int threads = 0;                    // per worker; 0 = all cores
   int repeats = 3;                    // timing in fresh processes
   bool timing = true;
-  bool bitwise = false;    // hold backends to their documented order of sums (replay/bitwise.h)
+  bool bitwise = false;  // hold backends to their documented order of sums (replay/bitwise.h)
+  bool flush_by_write = false;  // devices: how the L2 cache is emptied before cold calls
+  // Why no GPU can be used; device backends then run only when they are named. "" = there is one.
+  std::string why_no_gpu;
   double timeout_s = 300;  // per request to a worker
   double budget_s = 12;    // timing of one case: repeats x modes x 2 s
   // Memory that tensors of one case may take; 0 = four fifths of what is available.
@@ -52,7 +55,7 @@ struct RunCallbacks {
 // Runs the plan in order; cases of one workload are checked together and timed interleaved. Returns
 // early, between cases, once `stop` is true; the case in flight is dropped.
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
-              const Ceilings& ceilings, const RunCallbacks& callbacks,
+              const MachineCeilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop);
 
 }  // namespace assay

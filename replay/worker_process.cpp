@@ -136,7 +136,7 @@ Reply WorkerProcess::Await(double timeout_s, const std::string& phase) {
   try {
     Reply reply = ReplyFromJson(line);
     if (reply.sub == "child") Bury("it left a child process");  // the group goes with it
-    if (reply.sub == "cuda_error") Bury("it lost the context of its GPU");
+    if (reply.sub == kLostDevice) Bury("its device context is lost");
     return reply;
   } catch (const Error& error) {
     return Bury(error.what());

@@ -1,0 +1,215 @@
+// Cases of backends that compute on a GPU. Every tensor has a mirror in device memory, red zones
+// included; the runner only ever sees the host's copy.
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "replay/content_sets.h"
+#include "replay/measure_device.h"
+#include "replay/open_case.h"
+
+namespace assay {
+namespace {
+
+using Json = nlohmann::json;
+
+double Nanoseconds(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+}
+
+// A bundle's arena on the device, laid out as on the host.
+class Mirror {
+ public:
+  Mirror(Accelerator& gpu, Bundle& host)
+      : gpu_(gpu),
+        host_(host),
+        memory_(gpu.Allocate(host.arena().size())),
+        bundle_(Bundle::Over(host.layouts(), memory_)) {}
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+  ~Mirror() { gpu_.Free(memory_); }
+
+  Bundle& bundle() { return bundle_; }
+
+  // Host to device. Holes of the host's memory become zeros without being read.
+  void Upload() {
+    const auto parts = host_.TouchedParts();
+    const std::size_t size = host_.arena().size();
+    if (parts.size() != 1 || parts.front() != std::pair<std::size_t, std::size_t>{0, size}) {
+      gpu_.Fill(memory_, 0, size);
+    }
+    for (const auto& [first, last] : parts) {
+      gpu_.Upload(memory_ + first, host_.arena().data() + first, last - first);
+    }
+  }
+  void Download() { gpu_.Download(host_.arena().data(), memory_, host_.arena().size()); }
+
+  void Poison() {
+    for (Tensor& tensor : bundle_.tensors()) {
+      if (tensor.bytes() > 0) gpu_.Fill(tensor.data, PoisonByte(tensor.dtype), tensor.bytes());
+    }
+  }
+
+  // One per tensor, over its payload and the red zones on both sides.
+  std::vector<std::uint64_t> Checksums() {
+    std::vector<std::uint64_t> sums;
+    for (std::size_t t = 0; t < bundle_.tensors().size(); ++t) {
+      const std::size_t first = Offset(t);
+      const std::size_t last =
+          t + 1 < bundle_.tensors().size() ? Offset(t + 1) : host_.arena().size();
+      sums.push_back(gpu_.Checksum(memory_ + first, last - first));
+    }
+    return sums;
+  }
+
+ private:
+  std::size_t Offset(std::size_t tensor) const {
+    return static_cast<std::size_t>(bundle_.tensors()[tensor].data - memory_) - kRedZoneBytes;
+  }
+
+  Accelerator& gpu_;
+  Bundle& host_;
+  std::byte* memory_;
+  Bundle bundle_;
+};
+
+// The tensors that a plan may depend on, as bytes; see Backend::prepare.
+std::string PlanContent(const Bundle& inputs) {
+  std::string content;
+  for (const Tensor& tensor : inputs.tensors()) {
+    const bool integers = tensor.dtype == DType::kI32 || tensor.dtype == DType::kI64;
+    if (integers) content.append(reinterpret_cast<const char*>(tensor.data), tensor.bytes());
+  }
+  return content;
+}
+
+// One content set: host memory, its mirrors, the prepared call.
+struct DeviceSlot {
+  Bundle host_inputs, host_outputs;
+  std::unique_ptr<Mirror> inputs, outputs;
+  std::vector<std::uint64_t> input_sums;
+  std::string plan_content;
+  DeviceCall call;
+  std::unique_ptr<Recording> recording;
+};
+
+class DeviceCase : public OpenCase {
+ public:
+  DeviceCase(CaseToOpen wanted, Accelerator& gpu)
+      : gpu_(gpu), backend_(wanted.backend), problem_(std::move(wanted.problem)) {}
+
+  Reply MapSlot(const Json& request, std::vector<FileDescriptor>& fds) override {
+    if (fds.size() != 2) BadInput("a slot request carries two descriptors");
+    auto slot = std::make_unique<DeviceSlot>();
+    slot->host_inputs = Bundle::MapShared(LayoutsFromJson(request.at("inputs")), fds[0].release());
+    slot->host_outputs =
+        Bundle::MapShared(LayoutsFromJson(request.at("outputs")), fds[1].release());
+    const std::string refusal = backend_->supports(problem_, slot->host_inputs);
+    if (!refusal.empty()) FailCase(Status::kUnsupported, "", refusal);
+    slot->inputs = std::make_unique<Mirror>(gpu_, slot->host_inputs);
+    slot->outputs = std::make_unique<Mirror>(gpu_, slot->host_outputs);
+    slots_.push_back(std::move(slot));
+    Load(*slots_.back());
+    return request.at("run").get<bool>() ? RunOnce(*slots_.back()) : Reply{};
+  }
+
+  Reply RunSlot(const Json& request) override {
+    DeviceSlot& slot = *slots_.at(request.at("slot").get<std::size_t>());
+    Load(slot);
+    return RunOnce(slot);
+  }
+
+  Reply Time(const Json& request) override {
+    TimingLimits limits;
+    limits.budget_s = request.at("budget_s");
+    if (!request.at("warmup").get<bool>()) limits.warmup_calls = 0, limits.warmup_s = 0;
+    const bool write = request.value("flush", "read") == "write";
+    std::vector<DeviceCall> calls;
+    for (const auto& slot : slots_) calls.push_back(slot->call);
+    DeviceTimer timer(gpu_, std::move(calls), write ? FlushKind::kWrite : FlushKind::kRead);
+    Reply reply;
+    reply.clocks.push_back(ReadClocks(gpu_.info().pci));
+    for (const std::string& mode : request.at("modes").get<std::vector<std::string>>()) {
+      MeasuredSeries measured = timer.Measure(mode, limits);
+      reply.clocks.push_back(ReadClocks(gpu_.info().pci));
+      reply.run_ns += measured.run_ns;
+      reply.prepare_ns += measured.prepare_ns;
+      reply.series.push_back(std::move(measured.series));
+    }
+    const auto start = std::chrono::steady_clock::now();
+    FetchTimedOutputs(timer);
+    reply.prepare_ns += Nanoseconds(start);
+    if (gpu_.TakePersistingLimit()) reply.flags.push_back("pins_l2");
+    return reply;
+  }
+
+ private:
+  // Uploads inputs and outputs as the host has them, and plans the call where that is needed.
+  void Load(DeviceSlot& slot) {
+    slot.inputs->Upload();
+    slot.outputs->Upload();
+    slot.input_sums = slot.inputs->Checksums();
+    std::string plan_content = PlanContent(slot.host_inputs);
+    if (slot.call && plan_content == slot.plan_content) return;
+    slot.plan_content = std::move(plan_content);
+    slot.recording.reset();
+    slot.call = backend_->prepare(problem_, slot.host_inputs, slot.inputs->bundle(),
+                                  slot.outputs->bundle());
+    // Once outside any capture: modules load lazily, and errors name the launch that caused them.
+    slot.call(gpu_.stream());
+    gpu_.Synchronize();
+    CheckInputs(slot);
+    slot.recording = gpu_.Record(slot.call);
+    slot.outputs->Upload();  // poison again: the recorded call must write everything by itself
+  }
+
+  Reply RunOnce(DeviceSlot& slot) {
+    if (flush_ == nullptr) {
+      flush_ = gpu_.Record([this](Stream stream) { gpu_.EnqueueFlush(stream, FlushKind::kRead); });
+    }
+    Reply reply;
+    flush_->Replay();
+    reply.run_ns = slot.recording->Replay();
+    const auto start = std::chrono::steady_clock::now();
+    CheckInputs(slot);
+    slot.outputs->Download();
+    reply.prepare_ns = Nanoseconds(start);
+    return reply;
+  }
+
+  // What the timed graphs compute on poisoned outputs, for the runner's second verdict. A call
+  // whose work is not in the graph leaves poison.
+  void FetchTimedOutputs(DeviceTimer& timer) {
+    for (const auto& slot : slots_) slot->outputs->Poison();
+    timer.ReplayAll();
+    for (const auto& slot : slots_) {
+      CheckInputs(*slot);
+      slot->outputs->Download();
+    }
+  }
+
+  void CheckInputs(DeviceSlot& slot) {
+    const std::vector<std::uint64_t> now = slot.inputs->Checksums();
+    for (std::size_t t = 0; t < now.size(); ++t) {
+      if (now[t] == slot.input_sums[t]) continue;
+      FailCase(Status::kIncorrect, "input_modified",
+               "input '" + slot.host_inputs.tensors()[t].name +
+                   "' or the guard bytes around it changed in device memory");
+    }
+  }
+
+  Accelerator& gpu_;
+  const Backend* backend_;
+  Problem problem_;
+  std::unique_ptr<Recording> flush_;
+  std::vector<std::unique_ptr<DeviceSlot>> slots_;
+};
+
+}  // namespace
+
+std::unique_ptr<OpenCase> OpenDeviceCase(CaseToOpen wanted, Accelerator& gpu) {
+  return std::make_unique<DeviceCase>(std::move(wanted), gpu);
+}
+
+}  // namespace assay

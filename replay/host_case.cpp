@@ -1,0 +1,143 @@
+// Cases of backends that compute on the host, in the worker's own process.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "replay/content_sets.h"
+#include "replay/measure.h"
+#include "replay/open_case.h"
+
+namespace assay {
+namespace {
+
+using Json = nlohmann::json;
+
+// While it lives, the process may map `more_bytes` beyond what it has: a memory bomb then fails an
+// allocation instead of waking the kernel's out-of-memory killer. Sanitizers reserve terabytes.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(std::size_t more_bytes) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    std::ifstream statm("/proc/self/statm");
+    std::size_t pages = 0;
+    if (statm >> pages) Set(pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)) + more_bytes);
+#else
+    (void)more_bytes;
+#endif
+  }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+  ~MemoryLimit() { Set(RLIM_INFINITY); }
+
+ private:
+  static void Set(rlim_t bytes) {
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = std::min(bytes, limit.rlim_max);
+    setrlimit(RLIMIT_AS, &limit);
+  }
+};
+
+class HostCase : public OpenCase {
+ public:
+  HostCase(CaseToOpen wanted, bool limit_memory)
+      : backend_(wanted.backend),
+        problem_(std::move(wanted.problem)),
+        context_{wanted.threads},
+        limit_memory_(limit_memory) {}
+
+  Reply MapSlot(const Json& request, std::vector<FileDescriptor>& fds) override {
+    if (fds.size() != 2) BadInput("a slot request carries two descriptors");
+    Slot slot;
+    slot.inputs = Bundle::MapShared(LayoutsFromJson(request.at("inputs")), fds[0].release());
+    slot.outputs = Bundle::MapShared(LayoutsFromJson(request.at("outputs")), fds[1].release());
+    const std::string refusal = backend_->supports(problem_, slot.inputs);
+    if (!refusal.empty()) FailCase(Status::kUnsupported, "", refusal);
+    for (const Tensor& tensor : slot.outputs.tensors()) given_.push_back(tensor.data);
+    slots_.push_back(std::move(slot));
+    if (limit_memory_) LimitMemory();
+    return request.at("run").get<bool>() ? RunOnce(slots_.back()) : Reply{};
+  }
+
+  Reply RunSlot(const Json& request) override {
+    Slot& slot = slots_.at(request.at("slot").get<std::size_t>());
+    EvictFromCaches(slot.inputs);
+    EvictFromCaches(slot.outputs);
+    return RunOnce(slot);
+  }
+
+  Reply Time(const Json& request) override {
+    TimingLimits limits;
+    limits.budget_s = request.at("budget_s");
+    if (!request.at("warmup").get<bool>()) limits.warmup_calls = 0, limits.warmup_s = 0;
+    Reply reply;
+    for (const std::string& mode : request.at("modes").get<std::vector<std::string>>()) {
+      MeasuredSeries measured =
+          MeasureHost(mode, slots_, limits, [this](Slot& slot) { Run(slot); });
+      reply.unwritten_calls += measured.unwritten_calls;
+      reply.run_ns += measured.run_ns;
+      reply.prepare_ns += measured.prepare_ns;
+      reply.series.push_back(std::move(measured.series));
+    }
+    return reply;
+  }
+
+ private:
+  Reply RunOnce(Slot& slot) {
+    Reply reply;
+    reply.run_ns = Nanoseconds([&] { Run(slot); });
+    reply.prepare_ns = Nanoseconds([&] { reply.marks = ChangeMarks(slot.outputs); });
+    return reply;
+  }
+
+  template <class Work>
+  static double Nanoseconds(const Work& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
+        .count();
+  }
+
+  void LimitMemory() {
+    constexpr std::size_t kWorkspaceFactor = 3, kAlways = std::size_t{1} << 30;
+    std::size_t tensors = 0;
+    for (const Slot& slot : slots_) tensors += slot.inputs.bytes() + slot.outputs.bytes();
+    limit_.reset();
+    limit_ = std::make_unique<MemoryLimit>(kWorkspaceFactor * tensors + kAlways);
+  }
+
+  // Outputs must land in the memory that was given: a swapped pointer would dodge every guard.
+  void Run(Slot& slot) {
+    backend_->run(problem_, slot.inputs, slot.outputs, context_);
+    const std::size_t first =
+        static_cast<std::size_t>(&slot - slots_.data()) * slot.outputs.tensors().size();
+    for (std::size_t t = 0; t < slot.outputs.tensors().size(); ++t) {
+      const Tensor& tensor = slot.outputs.tensors()[t];
+      if (tensor.data != given_[first + t]) {
+        FailCase(Status::kIncorrect, "aliasing",
+                 "output '" + tensor.name + "' is not the given memory");
+      }
+    }
+  }
+
+  const Backend* backend_ = nullptr;
+  Problem problem_;
+  RunContext context_;
+  bool limit_memory_ = false;  // plugins only: our own kernels are trusted to need little
+  std::unique_ptr<MemoryLimit> limit_;
+  std::vector<Slot> slots_;
+  std::vector<const std::byte*> given_;  // output addresses, slot by slot
+};
+
+}  // namespace
+
+std::unique_ptr<OpenCase> OpenHostCase(CaseToOpen wanted, bool limit_memory) {
+  return std::make_unique<HostCase>(std::move(wanted), limit_memory);
+}
+
+}  // namespace assay

@@ -1,0 +1,142 @@
+#include "replay/measure_device.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace assay {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Calls in one graph: enough that the resolution of events (32 ns on an H200) and the jitter of a
+// graph's start, a few hundred ns, are spread thin; fewer where the calls themselves are long.
+constexpr int kManyCalls = 10, kFewCalls = 4;
+constexpr double kFewFromNs = 150e3;
+constexpr int kProbes = 3;
+
+double NanosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+double DeviceTimer::CallNs() {
+  if (call_ns_ > 0) return call_ns_;
+  if (calls_.empty()) throw Error(Fault::kInternal, "timing needs at least one call");
+  for (const DeviceCall& call : calls_) {
+    call(gpu_.stream());  // lazy set-up (module loading, attributes) happens outside the capture
+    gpu_.Synchronize();
+    single_.push_back(gpu_.Record(call));
+  }
+  flush_only_ = gpu_.Record([&](Stream stream) { gpu_.EnqueueFlush(stream, flush_); });
+  std::vector<double> probes;
+  for (int probe = 0; probe < kProbes; ++probe) probes.push_back(single_.front()->Replay());
+  call_ns_ = *std::min_element(probes.begin(), probes.end());
+  return call_ns_;
+}
+
+DeviceTimer::Sampler DeviceTimer::LongSampler(bool cold) {
+  Sampler sampler;
+  sampler.mode = cold ? "cold_event" : "warm_event";
+  for (std::size_t c = 0; c < (cold ? calls_.size() : 1); ++c) {
+    sampler.with.push_back(gpu_.Record(calls_[c]));
+  }
+  if (cold) {
+    sampler.before = gpu_.Record([&](Stream stream) { gpu_.EnqueueFlush(stream, flush_); });
+  }
+  return sampler;
+}
+
+// n x (flush, call) minus n x flush.
+DeviceTimer::Sampler DeviceTimer::ColdSampler(int calls) {
+  Sampler sampler;
+  sampler.mode = "cold_graph";
+  sampler.calls = calls;
+  sampler.with.push_back(gpu_.Record([&](Stream stream) {
+    for (int c = 0; c < calls; ++c) {
+      gpu_.EnqueueFlush(stream, flush_);
+      calls_[static_cast<std::size_t>(c) % calls_.size()](stream);
+    }
+  }));
+  sampler.without.push_back(gpu_.Record([&](Stream stream) {
+    for (int c = 0; c < calls; ++c) gpu_.EnqueueFlush(stream, flush_);
+  }));
+  return sampler;
+}
+
+// 2n calls minus n calls: the start of a graph drops out.
+DeviceTimer::Sampler DeviceTimer::WarmSampler(int calls) {
+  const auto repeat = [&](int times) {
+    return gpu_.Record([&, times](Stream stream) {
+      for (int c = 0; c < times; ++c) calls_.front()(stream);
+    });
+  };
+  Sampler sampler;
+  sampler.mode = "warm_graph";
+  sampler.calls = calls;
+  sampler.with.push_back(repeat(2 * calls));
+  sampler.without.push_back(repeat(calls));
+  return sampler;
+}
+
+DeviceTimer::Sampler DeviceTimer::MakeSampler(const std::string& mode) {
+  const bool cold = mode == "cold";
+  if (!cold && mode != "warm") BadInput("unknown timing mode '" + mode + "' of a device backend");
+  const double call_ns = CallNs();
+  if (call_ns >= kLongNs) return LongSampler(cold);
+  const int calls = call_ns >= kFewFromNs ? kFewCalls : kManyCalls;
+  return cold ? ColdSampler(calls) : WarmSampler(calls);
+}
+
+// The noise of a difference may exceed an almost empty kernel: such a sample counts as 0.
+double DeviceTimer::Sample(Sampler& sampler, std::size_t number, MeasuredSeries& series) {
+  if (sampler.before != nullptr) sampler.before->Replay();
+  const double with = sampler.with[number % sampler.with.size()]->Replay();
+  const double without =
+      sampler.without.empty() ? 0 : sampler.without[number % sampler.without.size()]->Replay();
+  series.run_ns += with - without;
+  return std::max(0.0, with - without) / sampler.calls;
+}
+
+MeasuredSeries DeviceTimer::Measure(const std::string& mode, const TimingLimits& limits) {
+  const Clock::time_point begin = Clock::now();
+  Sampler sampler = MakeSampler(mode);
+  MeasuredSeries result;
+  result.series.mode = sampler.mode;
+  gpu_.ResetPersistingLines();
+  const Clock::time_point warmup = Clock::now();
+  for (int call = 0; call < limits.warmup_calls || NanosecondsSince(warmup) < limits.warmup_s * 1e9;
+       ++call) {
+    if (NanosecondsSince(warmup) > limits.budget_s * 1e9) break;  // slow kernel: no time to spare
+    Sample(sampler, static_cast<std::size_t>(call), result);
+  }
+  StopRule stop(limits, Clock::now());
+  std::vector<double>& samples = result.series.samples_ns;
+  while (result.series.stop.empty()) {
+    if (mode == "cold") gpu_.ResetPersistingLines();
+    samples.push_back(Sample(sampler, samples.size(), result));
+    result.series.stop = stop.Decide(samples);
+  }
+  result.prepare_ns = std::max(0.0, NanosecondsSince(begin) - result.run_ns);
+  if (mode == "cold") last_cold_ = std::move(sampler);
+  return result;
+}
+
+void DeviceTimer::ReplayAll() {
+  CallNs();
+  const bool holds_all = last_cold_.calls >= static_cast<double>(calls_.size());
+  if (!last_cold_.with.empty() && (holds_all || last_cold_.with.size() == calls_.size())) {
+    for (const auto& recording : last_cold_.with) recording->Replay();
+    return;
+  }
+  for (const auto& recording : single_) recording->Replay();
+}
+
+double DeviceTimer::RunOnce(std::size_t call) {
+  CallNs();
+  flush_only_->Replay();
+  return single_.at(call)->Replay();
+}
+
+}  // namespace assay

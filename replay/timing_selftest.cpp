@@ -1,0 +1,136 @@
+#include "replay/timing_selftest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/stats.h"
+#include "replay/measure_device.h"
+
+namespace assay {
+namespace {
+
+constexpr double kShare = 0.03, kSlackNs = 300;  // of the known length
+constexpr std::size_t kReadBytes = 20 << 20, kCopyBytes = 256 << 20;
+// Beyond both, a copy was not the copy that was asked for: half of the slowest and the datasheet
+// rate of the fastest memory of this generation, read plus write.
+constexpr double kSlowestCopy = 1e12, kFastestCopy = 4.8e12;
+constexpr double kColdOverWarm = 1.3;
+// Two streams join by events: a fork and a join cost a few microseconds more than one kernel.
+constexpr double kJoinNs = 12e3;
+
+class Trials {
+ public:
+  Trials(Accelerator& gpu, TimingProbes& probes) : gpu_(gpu), probes_(probes) {}
+
+  std::vector<TimingTrial> Run() {
+    const double empty_ns = Measure("warm", [&](Stream s) { probes_.Empty(s); }).median;
+    Accept("empty kernel, warm", empty_ns, 0, 5e3);
+    const double cold_empty_ns = Measure("cold", [&](Stream s) { probes_.Empty(s); }).median;
+    Accept("empty kernel, cold", cold_empty_ns, 0, 5e3);
+    for (const double ns : {2e3, 10e3, 100e3, 1000e3}) {
+      Spin("cold", ns, cold_empty_ns);
+      Spin("warm", ns, empty_ns);
+    }
+    DependentPair(empty_ns);
+    Copy();
+    Parallel(empty_ns);
+    Refusal("side stream that never joins", [&](Stream s) { probes_.UnjoinedSpin(s, 10e3); });
+    Refusal("work outside the given stream", [&](Stream) { probes_.SpinElsewhere(10e3); });
+    ColdAgainstWarm("read of 20 MB", [&](Stream s) { probes_.Read(s, kReadBytes); });
+    ColdAgainstWarm("read of 20 MB that pins its lines",
+                    [&](Stream s) { probes_.PinnedRead(s, kReadBytes); });
+    gpu_.TakePersistingLimit();
+    return std::move(trials_);
+  }
+
+ private:
+  struct Measured {
+    std::string mode;
+    double median = 0;
+  };
+
+  Measured Measure(const std::string& mode, const DeviceCall& call) {
+    DeviceTimer timer(gpu_, {call}, FlushKind::kRead);
+    TimingLimits limits;
+    limits.budget_s = 0.5;
+    const TimingSeries series = timer.Measure(mode, limits).series;
+    last_mode_ = series.mode;
+    return {series.mode, QuantileSorted(Sorted(series.samples_ns), 0.5)};
+  }
+
+  TimingTrial& Accept(const std::string& name, double median, double low, double high) {
+    const bool inside = median >= low && median <= high;
+    trials_.push_back({name, last_mode_, 0.5 * (low + high), median, low, high, "", inside});
+    return trials_.back();
+  }
+
+  void Spin(const std::string& mode, double ns, double empty_ns) {
+    probes_.SpinTimes();
+    const Measured measured = Measure(mode, [&](Stream s) { probes_.Spin(s, ns); });
+    const double known = Mean(probes_.SpinTimes());
+    // Events around one call also hold the start of a graph, which the page on measuring states.
+    const bool with_start = measured.mode.ends_with("_event");
+    const double slack = std::max(kSlackNs, kShare * known);
+    const double beyond = measured.median - (with_start ? 0 : empty_ns);
+    Accept(fmt::format("spin {:g} us, {}", ns * 1e-3, mode), beyond, known - slack, known + slack)
+        .known_ns = known;
+  }
+
+  void DependentPair(double empty_ns) {
+    const double median = Measure("warm", [&](Stream s) {
+                            probes_.Spin(s, 5e3);
+                            probes_.Spin(s, 5e3);
+                          }).median;
+    const double known = 2 * Mean(probes_.SpinTimes()) + 2 * empty_ns;
+    Accept("two dependent spins of 5 us", median, 0.95 * known, 1.05 * known).known_ns = known;
+  }
+
+  void Copy() {
+    const double median = Measure("cold", [&](Stream s) { probes_.Copy(s, kCopyBytes); }).median;
+    const double bytes = 2.0 * kCopyBytes;
+    Accept("copy of 256 MiB and nothing else", median, bytes / kFastestCopy * 1e9,
+           bytes / kSlowestCopy * 1e9);
+  }
+
+  void Parallel(double empty_ns) {
+    constexpr double kNs = 100e3;
+    const double median = Measure("warm", [&](Stream s) { probes_.ParallelSpins(s, kNs); }).median;
+    const double known = Mean(probes_.SpinTimes());
+    Accept("two spins of 100 us on two streams", median, known, known + 2 * empty_ns + kJoinNs)
+        .known_ns = known;
+  }
+
+  void Refusal(const std::string& name, const DeviceCall& call) {
+    TimingTrial trial;
+    trial.name = name;
+    try {
+      trial.median_ns = Measure("warm", call).median;
+      trial.answer = "was timed";
+    } catch (const Error& error) {
+      trial.answer = error.what();
+      trial.passed = error.fault() == Fault::kUnsupported;
+    }
+    trials_.push_back(trial);
+  }
+
+  void ColdAgainstWarm(const std::string& name, const DeviceCall& call) {
+    const double warm = Measure("warm", call).median;
+    const double cold = Measure("cold", call).median;
+    Accept(name + ": cold against warm", cold, kColdOverWarm * warm, 10 * warm).known_ns = warm;
+  }
+
+  Accelerator& gpu_;
+  TimingProbes& probes_;
+  std::string last_mode_;
+  std::vector<TimingTrial> trials_;
+};
+
+}  // namespace
+
+std::vector<TimingTrial> TryTiming(Accelerator& gpu, TimingProbes& probes) {
+  return Trials(gpu, probes).Run();
+}
+
+}  // namespace assay
