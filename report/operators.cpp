@@ -100,8 +100,8 @@ std::string OwnCell(const Results& results) {
     ++count;
   }
   if (count == 0) return "-";
-  return fmt::format("{:.2f}x (worst {:.2f}x, n = {})",
-                     std::exp(logs / static_cast<double>(count)), worst, count);
+  return fmt::format("{:.2f}x (worst {:.2f}x, n = {})", std::exp(logs / static_cast<double>(count)),
+                     worst, count);
 }
 
 Row& RowOf(std::vector<Row>& rows, const CaseResult& result) {

@@ -179,6 +179,7 @@ class Case:
             measured = [timing.time_on_host(mode, self.slots, limits) for mode in request["modes"]]
         else:
             self.gpu.require_no_leak(self.slots[0].enqueue)
+            self.gpu.use_flush(request.get("flush", "read"))
             measured = [timing.time_on_device(mode, self.gpu, self.slots, limits) for mode in request["modes"]]
             for slot in self.slots:
                 slot.finish()

@@ -30,12 +30,13 @@ class Nvml:
         return value.value
 
     def read(self):
-        """{sm_mhz, memory_mhz, power_w, temperature_c, throttle_reasons}, or {} when unknown."""
+        """{sm_mhz, max_sm_mhz, memory_mhz, power_w, temperature_c, throttle_reasons}, or {} when unknown."""
         if self.why_unknown:
             return {}
         try:
             reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
             return {"sm_mhz": self._number("nvmlDeviceGetClockInfo", SM),
+                    "max_sm_mhz": self._number("nvmlDeviceGetMaxClockInfo", SM),
                     "memory_mhz": self._number("nvmlDeviceGetClockInfo", MEMORY),
                     "power_w": self._number("nvmlDeviceGetPowerUsage") / 1000,
                     "temperature_c": self._number("nvmlDeviceGetTemperature", TEMPERATURE_GPU),

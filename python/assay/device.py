@@ -63,6 +63,12 @@ class Gpu:
         else:
             self.flush_buffer.fill_(1.5)
 
+    def use_flush(self, kind):
+        """"read" or "write", from here on."""
+        if kind != self.flush_kind:
+            self.flush_kind, self.flush_graphs = kind, {}
+            self.flushes(1)
+
     def flushes(self, count):
         """A recording of `count` flushes, made once."""
         if count not in self.flush_graphs:

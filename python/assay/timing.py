@@ -1,8 +1,9 @@
 """The timing loops: when to sample, when to stop (docs/measuring.md; the same rules as our own worker's).
 
 cold_graph  a graph of n x [flush, call] minus a graph of n x [flush], over n; the slots rotate
-cold_event  for calls above 600 us: flush, then events around one graph replay of one call
-warm_graph  a graph of n calls on one slot, over n
+warm_graph  a graph of 2n calls on one slot minus a graph of n calls, over n
+cold_event  for calls above 600 us: flush, then events around one graph replay of one call; the slots rotate
+warm_event  for calls above 600 us: events around one graph replay of one call on one slot
 cold_host   CPU peers: the slots in turn, caches emptied before each sample
 warm_host   CPU peers: the first slot again and again
 """
@@ -10,7 +11,7 @@ import dataclasses
 import math
 from time import perf_counter_ns  # bound here: a peer that replaces time's own does not slow our clock
 
-LONG_CALL_NS = 600e3    # above: cold_event
+LONG_CALL_NS = 600e3    # above: events around one call
 MEDIUM_CALL_NS = 150e3  # above: fewer calls per graph
 CACHE_BYTES = 512 << 20  # twice any last-level cache in use
 
@@ -83,20 +84,19 @@ def sample_until_stopped(series, limits, sample):
 
 
 def time_on_device(mode, gpu, slots, limits):
-    """One series of "cold_graph" or "warm_graph"; a slow call's cold series is named cold_event.
+    """One series of "cold" or "warm"; its mode says how it was taken.
 
     slots: objects with enqueue(), poison() and has_unwritten(). gpu: record(work) -> .replay() -> ns,
     enqueue_flush(), flushes(count) (a recording), reset_persisting_lines(), run(work).
     """
-    if mode not in ("cold_graph", "cold_event", "warm_graph"):
-        raise ValueError(f"unknown timing mode '{mode}'")
+    if mode not in ("cold", "warm"):
+        raise ValueError(f"unknown timing mode '{mode}' of a device peer")
     single = gpu.record(slots[0].enqueue)
-    estimate_ns = min(_flushed(gpu, single) for _ in range(3))
-    if mode == "warm_graph":
-        return _warm_graph(gpu, slots[0], estimate_ns, limits)
-    if mode == "cold_event" or estimate_ns > LONG_CALL_NS:
-        return _cold_event(gpu, slots, limits)
-    return _cold_graph(gpu, slots, estimate_ns, limits)
+    estimate_ns = min(single.replay() for _ in range(3))
+    if estimate_ns >= LONG_CALL_NS:
+        return _event(mode, gpu, slots if mode == "cold" else slots[:1], limits)
+    count = 4 if estimate_ns >= MEDIUM_CALL_NS else 10
+    return _cold_graph(gpu, slots, count, limits) if mode == "cold" else _warm_graph(gpu, slots[0], count, limits)
 
 
 def _flushed(gpu, recording):
@@ -115,9 +115,7 @@ def _checked_sample(series, gpu, slots, measure):
     return ns
 
 
-def _cold_graph(gpu, slots, estimate_ns, limits):
-    count = 4 if estimate_ns > MEDIUM_CALL_NS else 10
-
+def _cold_graph(gpu, slots, count, limits):
     def enqueue_all():
         kept = {}
         for call in range(count):
@@ -138,35 +136,35 @@ def _cold_graph(gpu, slots, estimate_ns, limits):
     return sample_until_stopped(series, limits, lambda _: _checked_sample(series, gpu, slots[:count], measure))
 
 
-def _cold_event(gpu, slots, limits):
+def _event(mode, gpu, slots, limits):
     recordings = [gpu.record(lambda slot=slot: {0: slot.enqueue()}) for slot in slots]
     for slot, recording in zip(slots, recordings):
         slot.results_of(recording, 0)
-    series = Series("cold_event")
+    series = Series(f"{mode}_event")
 
     def sample(index):
         recording = recordings[index % len(slots)]
-        return _checked_sample(series, gpu, [slots[index % len(slots)]],
-                               lambda: (_flushed(gpu, recording),) * 2)
+
+        def measure():
+            return ((_flushed(gpu, recording) if mode == "cold" else recording.replay()),) * 2
+
+        return _checked_sample(series, gpu, [slots[index % len(slots)]], measure)
 
     return sample_until_stopped(series, limits, sample)
 
 
-def _warm_graph(gpu, slot, estimate_ns, limits):
-    # About a millisecond per replay: what events cost around a graph (3.5 us) is then below 0.4 %.
-    count = int(min(max(math.ceil(1e6 / max(estimate_ns, 1)), 2), 200))
-
-    def enqueue_all():
-        for _ in range(count):
+def _warm_graph(gpu, slot, count, limits):
+    def enqueue(calls):
+        for _ in range(calls):
             kept = slot.enqueue()
         return {0: kept}
 
-    recording = gpu.record(enqueue_all)
-    slot.results_of(recording, 0)
+    once, twice = gpu.record(lambda: enqueue(count)), gpu.record(lambda: enqueue(2 * count))
+    slot.results_of(twice, 0)
     series = Series("warm_graph")
 
     def measure():
-        ns = recording.replay()
+        ns = twice.replay() - once.replay()
         return ns / count, ns
 
     return sample_until_stopped(series, limits, lambda _: _checked_sample(series, gpu, [slot], measure))

@@ -239,7 +239,7 @@ def run_case(worker, peer, check, contents, truths, budget_s):
         wrong, row["relative_l2"] = judge(own, expected)
         if wrong:
             return {**row, "verdict": "incorrect", "reason": wrong}
-    reply = worker.time("cold_graph", "warm_graph", budget_s=budget_s)
+    reply = worker.time("cold", "warm", budget_s=budget_s)
     if not reply or reply["status"] != "ok":
         said = reply or {"status": "dead", "reason": worker.said()[-300:]}
         return {**row, "verdict": said["status"], "reason": f"timing: {said['reason']}"}
@@ -257,7 +257,7 @@ def run_case(worker, peer, check, contents, truths, budget_s):
 
 def text(row):
     times = " ".join(f"{mode} {row[mode]['us']:9.2f} us ({row[mode]['n']}, {row[mode]['stop']})"
-                     for mode in ("cold_graph", "cold_event", "warm_graph") if mode in row)
+                     for mode in ("cold_graph", "cold_event", "warm_graph", "warm_event") if mode in row)
     return (f"{row['peer']:20} {row['definition'][:34]:34} {row['workload']:16} {row['verdict']:11} "
             f"{row.get('relative_l2', float('nan')):8.1e} {row.get('seconds', 0):5.1f} s {times}"
             f"{row.get('reason', '')[:160]}")

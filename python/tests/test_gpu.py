@@ -51,7 +51,7 @@ class GpuWorkerTest(unittest.TestCase):
                 self.assertTrue(all(self.is_right(number) for number in range(3)))
                 for _, outputs in self.sets:
                     outputs.poison()
-                reply = self.worker.time("cold_graph", "warm_graph")
+                reply = self.worker.time("cold", "warm")
                 self.assertEqual(reply["status"], "ok", reply)
                 self.assertEqual([series["mode"] for series in reply["series"]], ["cold_graph", "warm_graph"])
                 self.assertEqual(reply["unwritten_calls"], 0)
@@ -65,7 +65,7 @@ class GpuWorkerTest(unittest.TestCase):
 
     def test_clocks_are_read_before_and_after(self):
         self.opened("right")
-        before, after = self.worker.time("warm_graph")["clocks"]
+        before, after = self.worker.time("warm")["clocks"]
         for reading in (before, after):
             self.assertGreater(reading["sm_mhz"], 100)
             self.assertGreater(reading["power_w"], 10)
@@ -77,7 +77,7 @@ class GpuWorkerTest(unittest.TestCase):
     def test_an_unwritten_output_is_nan_for_the_runner(self):
         self.assertEqual(self.opened("writes_nothing")["status"], "ok")
         self.assertTrue(self.sets[0][1].tensors["C"].torch().isnan().all())
-        self.assertGreater(self.worker.time("cold_graph")["unwritten_calls"], 0)
+        self.assertGreater(self.worker.time("cold")["unwritten_calls"], 0)
 
     def test_every_fault_has_its_name(self):
         for peer, status, sub, said in (
@@ -96,7 +96,7 @@ class GpuWorkerTest(unittest.TestCase):
 
     def test_growing_device_memory_is_a_leak(self):
         self.opened("leaks")
-        reply = self.worker.time("cold_graph")
+        reply = self.worker.time("cold")
         self.assertEqual((reply["status"], reply["sub"]), ("failed", "leak"), reply)
 
     def test_a_lost_context_costs_the_worker(self):
