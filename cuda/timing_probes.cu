@@ -126,7 +126,10 @@ class CudaTimingProbes : public TimingProbes {
   }
 
   void PinnedRead(Stream stream, std::size_t bytes) override {
-    CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes), "cudaDeviceSetLimit");
+    if (!set_aside_) {  // not allowed inside a capture: the first, direct call does it
+      CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, bytes), "cudaDeviceSetLimit");
+      set_aside_ = true;
+    }
     cudaLaunchAttribute window{};
     window.id = cudaLaunchAttributeAccessPolicyWindow;
     window.val.accessPolicyWindow.base_ptr = from_;
@@ -174,6 +177,7 @@ class CudaTimingProbes : public TimingProbes {
   cudaStream_t left_ = nullptr, right_ = nullptr;
   cudaEvent_t fork_ = nullptr, left_done_ = nullptr, right_done_ = nullptr;
   double cycles_per_ns_ = 1.98;
+  bool set_aside_ = false;
 };
 
 }  // namespace
