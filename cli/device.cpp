@@ -1,10 +1,11 @@
-// `assay device`: who this machine is and what it can do at most.
+// `assay device`: who this machine is and what it can do at most; with --gpu, its GPU.
 #include "replay/device.h"
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "replay/gpu.h"
 #include "report/table.h"
 
 namespace assay::cli {
@@ -13,7 +14,7 @@ namespace {
 struct DeviceOptions {
   std::string ledger;
   int threads = 0;
-  bool json = false;
+  bool json = false, gpu = false;
 };
 
 std::string Rate(double per_second, const char* unit) {
@@ -32,6 +33,34 @@ void PrintCeilings(const Ceilings& ceilings) {
              table.Text({.width = TerminalWidth(1)}));
 }
 
+std::string Measured(const NamedCeiling& ceiling) {
+  if (ceiling.unit == "ns") return fmt::format("{:.1f} ns", ceiling.value);
+  if (ceiling.unit == "FLOP/s") return fmt::format("{:.1f} TFLOP/s", ceiling.value * 1e-12);
+  return Rate(ceiling.value, "GB/s");
+}
+
+void PrintGpuCeilings(const Ceilings& ceilings) {
+  Table table(
+      {{"ceiling"}, {"measured", Align::kRight}, {"how", Align::kLeft, Overflow::kEnd, 20, 0, 1}});
+  for (const NamedCeiling& one : ceilings.more) table.Add({one.name, Measured(one), one.how});
+  fmt::print("{}  [{}]  {}\n{}", ceilings.device, ceilings.device_id, ceilings.measured,
+             table.Text({.width = TerminalWidth(1)}));
+}
+
+void Measure(const DeviceOptions& options) {
+  Ledger ledger = Ledger::Open(options.ledger, Ledger::Mode::kAppend);
+  const Ceilings ceilings =
+      options.gpu ? AskForGpuCeilings(OwnWorkerCommand()) : MeasureCeilings(options.threads);
+  ledger.StoreCeilings(ceilings);
+  if (options.json) {
+    fmt::print("{}\n", CeilingsToJson(ceilings));
+  } else if (options.gpu) {
+    PrintGpuCeilings(ceilings);
+  } else {
+    PrintCeilings(ceilings);
+  }
+}
+
 }  // namespace
 
 void AddDeviceCommand(CLI::App& app, int&) {
@@ -42,16 +71,8 @@ void AddDeviceCommand(CLI::App& app, int&) {
   command->add_option("--ledger", options->ledger, "Where to store them")->capture_default_str();
   command->add_option("--threads", options->threads, "Threads to measure with; 0 = all");
   command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options] {
-    Ledger ledger = Ledger::Open(options->ledger, Ledger::Mode::kAppend);
-    const Ceilings ceilings = MeasureCeilings(options->threads);
-    ledger.StoreCeilings(ceilings);
-    if (options->json) {
-      fmt::print("{}\n", CeilingsToJson(ceilings));
-    } else {
-      PrintCeilings(ceilings);
-    }
-  });
+  command->add_flag("--gpu", options->gpu, "Measure the GPU instead of the CPU");
+  command->callback([options] { Measure(*options); });
 }
 
 }  // namespace assay::cli

@@ -22,11 +22,16 @@ int main(int argc, char** argv) {
   if (fault == "mute") return 3;
   if (fault == "old") return say("{\"protocol\": 0}\n");
   if (fault == "babble") return say("hello\n");
-  return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array(),
-                            [&](std::string& why_not) -> std::unique_ptr<assay::Accelerator> {
-                              if (fault != "no_gpu")
-                                return std::make_unique<assay::FakeAccelerator>();
-                              why_not = "no usable GPU: no CUDA-capable device is detected";
-                              return nullptr;
-                            });
+  assay::DeviceHooks hooks;
+  hooks.open = [&](std::string& why_not) -> std::unique_ptr<assay::Accelerator> {
+    if (fault != "no_gpu") return std::make_unique<assay::FakeAccelerator>();
+    why_not = "no usable GPU: no CUDA-capable device is detected";
+    return nullptr;
+  };
+  hooks.measure_ceilings = [] {
+    return std::vector<assay::NamedCeiling>{{"copy", 4e12, "B/s", "simulated"},
+                                            {"bf16_matrix", 8e14, "FLOP/s", "simulated"},
+                                            {"launch", 700, "ns", "simulated"}};
+  };
+  return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array(), hooks);
 }

@@ -19,6 +19,14 @@ struct GpuAnswer {
 // Starts one worker with `command`, asks and ends it.
 GpuAnswer AskForGpu(const std::vector<std::string>& command);
 
+// Lets a worker measure the ceilings of its GPU, stored under its UUID. Throws kUnsupported with
+// the worker's reason, kDevice when the measurement fails.
+Ceilings AskForGpuCeilings(const std::vector<std::string>& command);
+
+// The floors' rates among named ceilings ("copy", "read", "write", "bf16_matrix", "launch"); all of
+// them are kept in `more`.
+Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<NamedCeiling> named);
+
 // "NVIDIA H200, driver for CUDA 13.0".
 std::string GpuText(const AcceleratorInfo& gpu);
 

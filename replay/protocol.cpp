@@ -116,6 +116,10 @@ std::string ReplyToJson(const Reply& reply) {
   }
   if (!reply.flags.empty()) json["flags"] = reply.flags;
   if (!reply.clocks.empty()) json["clocks"] = ClocksToJson(reply.clocks);
+  for (const NamedCeiling& one : reply.ceilings) {
+    json["ceilings"].push_back(
+        {{"name", one.name}, {"value", one.value}, {"unit", one.unit}, {"how", one.how}});
+  }
   if (reply.device) json["device"] = DeviceToJson(*reply.device);
   // A backend's message may hold any bytes; the protocol stays valid UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -145,6 +149,9 @@ Reply ReplyFromJson(const std::string& line) {
     }
     reply.flags = json.value("flags", std::vector<std::string>{});
     reply.clocks = ClocksFromJson(json.value("clocks", nlohmann::json::array()));
+    for (const auto& one : json.value("ceilings", nlohmann::json::array())) {
+      reply.ceilings.push_back({one.at("name"), one.at("value"), one.at("unit"), one.at("how")});
+    }
     if (json.contains("device")) reply.device = DeviceFromJson(json.at("device"));
     return reply;
   } catch (const nlohmann::json::exception& error) {

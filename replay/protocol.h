@@ -8,6 +8,7 @@
 //   run    {slot}                                compute one mapped slot once, caches emptied
 //   close  {}                                    unmap everything
 //   device {}                                    which GPU this worker has
+//   ceilings {}                                  what it can do at most; takes some ten seconds
 //
 // Every reply has "status": "ok", or the status, sub and reason of a failed case.
 #pragma once
@@ -41,6 +42,7 @@ struct Reply {
   std::vector<TimingSeries> series;
   std::vector<std::string> flags;         // time: what the result must say of the backend
   std::vector<ClockReading> clocks;       // time, on a device: before, between and after the series
+  std::vector<NamedCeiling> ceilings;     // ceilings
   std::optional<AcceleratorInfo> device;  // device
 };
 

@@ -147,6 +147,16 @@ TEST(DeviceCase, TheWorkerNamesItsGpu) {
   EXPECT_EQ(answer.gpu->capability, 90);
 }
 
+TEST(DeviceCase, CeilingsComeFromTheWorkerUnderTheGpusName) {
+  const Ceilings ceilings = AskForGpuCeilings({FAULTY_WORKER});
+  EXPECT_EQ(ceilings.device_id, "GPU-fake");
+  EXPECT_EQ(ceilings.copy_bytes, 4e12);
+  EXPECT_EQ(ceilings.bf16_flops, 8e14);
+  EXPECT_EQ(ceilings.launch_ns, 700);
+  EXPECT_EQ(ceilings.more.size(), 3u);
+  EXPECT_THROW(AskForGpuCeilings({FAULTY_WORKER, "no_gpu"}), Error);
+}
+
 // A call of known length in every mode, long and short.
 TEST(DeviceTimer, MeasuresKnownLengths) {
   for (const double ns : {0.0, 2e3, 10e3, 200e3, 5e6}) {

@@ -40,7 +40,7 @@ bool HasChildren() {
 struct Service {
   const Registry& registry;
   Channel& channel;
-  const AcceleratorOpener& open_accelerator;
+  const DeviceHooks& hooks;
   bool has_plugins = false;
   std::unique_ptr<Accelerator> gpu;  // opened when it is first needed
   std::string why_no_gpu;
@@ -63,7 +63,7 @@ void CheckHealth(Accelerator& gpu) {
 
 Accelerator& Gpu(Service& service) {
   if (service.gpu == nullptr && service.why_no_gpu.empty()) {
-    service.gpu = service.open_accelerator(service.why_no_gpu);
+    service.gpu = service.hooks.open(service.why_no_gpu);
     if (service.gpu != nullptr) CheckHealth(*service.gpu);
   }
   if (service.gpu == nullptr) FailCase(Status::kUnsupported, "", service.why_no_gpu);
@@ -83,12 +83,24 @@ Reply DescribeDevice(Service& service) {
   return reply;
 }
 
+Reply MeasureCeilings(Service& service) {
+  const AcceleratorInfo& gpu = Gpu(service).info();
+  if (service.hooks.measure_ceilings == nullptr) {
+    FailCase(Status::kUnsupported, "", "this worker does not measure ceilings");
+  }
+  Reply reply;
+  reply.device = gpu;
+  reply.ceilings = service.hooks.measure_ceilings();
+  return reply;
+}
+
 Reply Handle(Service& service, const Json& request) {
   std::unique_ptr<OpenCase>& open = service.open;
   const std::string op = request.at("op");
   // Taken even when the case is gone: the next slot must not get them.
   std::vector<FileDescriptor> fds = service.channel.TakeFds(op == "slot" ? 2 : 0);
   if (op == "device") return DescribeDevice(service);
+  if (op == "ceilings") return MeasureCeilings(service);
   if (op == "open") {
     Open(service, request);
     return {};
@@ -177,7 +189,7 @@ std::unique_ptr<Accelerator> OpenLocalAccelerator(std::string& why_not) {
 }
 
 int ServeWorker(const Registry& registry, int fd, const Json& plugin_backends,
-                const AcceleratorOpener& open_accelerator) {
+                const DeviceHooks& hooks) {
   Channel channel{FileDescriptor(fd)};
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const Json hello = {{"protocol", kProtocolVersion},
@@ -185,8 +197,7 @@ int ServeWorker(const Registry& registry, int fd, const Json& plugin_backends,
                       {"pid", getpid()},
                       {"plugin_backends", plugin_backends}};
   if (!channel.Send(hello.dump())) return 0;
-  Service service{registry, channel, open_accelerator, !plugin_backends.empty(),
-                  nullptr,  "",      nullptr};
+  Service service{registry, channel, hooks, !plugin_backends.empty(), nullptr, "", nullptr};
   for (;;) {
     std::string line;
     switch (channel.Receive(line)) {

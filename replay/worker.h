@@ -5,9 +5,11 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "cuda/accelerator.h"
 #include "ops/registry.h"
+#include "replay/result.h"
 
 namespace assay {
 
@@ -18,10 +20,17 @@ using AcceleratorOpener = std::function<std::unique_ptr<Accelerator>(std::string
 // launcher.
 std::unique_ptr<Accelerator> OpenLocalAccelerator(std::string& why_not);
 
+// What a worker can do with its device beyond running backends; the command line fills it in.
+struct DeviceHooks {
+  AcceleratorOpener open = OpenLocalAccelerator;
+  // Limits of the device of this process by name; empty = this worker cannot measure them.
+  std::function<std::vector<NamedCeiling>()> measure_ceilings = nullptr;
+};
+
 // Serves requests on `fd` until the runner closes it. `plugin_backends`: what the greeting tells of
 // plugins, a JSON list. Returns the process exit code: 0, or 70 when the runner sent something that
 // is not the protocol.
 int ServeWorker(const Registry& registry, int fd, const nlohmann::json& plugin_backends,
-                const AcceleratorOpener& open_accelerator = OpenLocalAccelerator);
+                const DeviceHooks& hooks = {});
 
 }  // namespace assay
