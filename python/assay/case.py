@@ -168,7 +168,8 @@ class Case:
         slot.refresh()
         return {"run_ns": slot.run_once()}
 
-    def time(self, request):
+    def time(self, request, read_clocks):
+        """Timing loops over all slots; read_clocks() before, between and after the series, or None on the CPU."""
         limits = timing.Limits(budget_s=request["budget_s"])
         if not request["warmup"]:
             limits.warmup_calls, limits.warmup_s = 0, 0
@@ -176,20 +177,27 @@ class Case:
             if slot.prepared is None:
                 slot.run_once()
         if self.gpu is None:
-            measured = [timing.time_on_host(mode, self.slots, limits) for mode in request["modes"]]
-        else:
-            self.gpu.require_no_leak(self.slots[0].enqueue)
-            self.gpu.use_flush(request.get("flush", "read"))
-            measured = [timing.time_on_device(mode, self.gpu, self.slots, limits) for mode in request["modes"]]
-            for slot in self.slots:
-                slot.finish()
-        return {
-            "run_ns": sum(series.run_ns for series in measured),
-            "prepare_ns": sum(series.prepare_ns for series in measured),
-            "unwritten_calls": sum(series.unwritten_calls for series in measured),
-            "series": [{"mode": series.mode, "stop": series.stop,
-                        "samples_ns": " ".join(str(int(ns)) for ns in series.samples_ns)} for series in measured],
-        }
+            return series_reply([timing.time_on_host(mode, self.slots, limits) for mode in request["modes"]])
+        self.gpu.require_no_leak(self.slots[0].enqueue)
+        self.gpu.use_flush(request.get("flush", "read"))
+        measured, clocks = [], [read_clocks()]
+        for mode in request["modes"]:
+            measured.append(timing.time_on_device(mode, self.gpu, self.slots, limits))
+            clocks.append(read_clocks())
+        for slot in self.slots:
+            slot.finish()
+        flags = ["pins_l2"] if self.gpu.take_persisting_limit() else []
+        return {**series_reply(measured), "clocks": clocks, "flags": flags}
+
+
+def series_reply(measured):
+    return {
+        "run_ns": sum(series.run_ns for series in measured),
+        "prepare_ns": sum(series.prepare_ns for series in measured),
+        "unwritten_calls": sum(series.unwritten_calls for series in measured),
+        "series": [{"mode": series.mode, "stop": series.stop,
+                    "samples_ns": " ".join(str(int(ns)) for ns in series.samples_ns)} for series in measured],
+    }
 
 
 def limit_memory(slots):

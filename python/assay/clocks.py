@@ -30,9 +30,9 @@ class Nvml:
         return value.value
 
     def read(self):
-        """{sm_mhz, max_sm_mhz, memory_mhz, power_w, temperature_c, throttle_reasons}, or {} when unknown."""
+        """{sm_mhz, max_sm_mhz, memory_mhz, power_w, temperature_c, throttle_reasons}, or {why_unknown}."""
         if self.why_unknown:
-            return {}
+            return {"why_unknown": self.why_unknown}
         try:
             reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong)
             return {"sm_mhz": self._number("nvmlDeviceGetClockInfo", SM),
@@ -43,4 +43,4 @@ class Nvml:
                     "throttle_reasons": reasons}
         except (AttributeError, RuntimeError) as error:
             self.why_unknown = str(error)
-            return {}
+            return {"why_unknown": self.why_unknown}

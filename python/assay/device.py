@@ -6,6 +6,7 @@ from assay.bundle import FLOATS, PAGE, element_bytes, sampled_places, typed_view
 from assay.failure import Failure, is_out_of_memory
 
 KEPT_BYTES = 2 << 30  # of device memory between cases
+PERSISTING_L2_LIMIT = 6    # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 CHUNK = 1 << 23  # 64-bit words per step of a checksum: bounds its temporaries to 64 MiB each
 
 
@@ -33,7 +34,7 @@ class Recording:
 class Gpu:
     """Device 0 of this process. Raises RuntimeError with a reason where there is none."""
 
-    def __init__(self, torch, flush="read"):
+    def __init__(self, torch):
         if not torch.cuda.is_available():
             raise RuntimeError("no GPU that this torch can use")
         self.torch = torch
@@ -43,7 +44,7 @@ class Gpu:
         self.name, self.uuid = properties.name, f"GPU-{getattr(properties, 'uuid', '')}"
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)  # everything is enqueued on one stream, in program order
-        self.flush_kind = flush
+        self.flush_kind = "read"
         floats = 2 * properties.L2_cache_size // 4
         self.flush_buffer = torch.rand(floats, device="cuda")  # random: does not compress
         self.flush_sink = torch.zeros((), device="cuda")
@@ -51,10 +52,8 @@ class Gpu:
         self.pool = None      # memory of all graphs: that of a dead graph serves the next one
         self.flush_graphs = {}
         self.flushes(1)       # never dies, and the pool with it
-        try:
-            self.driver = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            self.driver = None
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.driver.cuCtxSetLimit.argtypes = [ctypes.c_int, ctypes.c_size_t]
 
     def enqueue_flush(self):
         """Empties L2 by reading twice its size (what is left is clean), or by writing it."""
@@ -65,20 +64,27 @@ class Gpu:
 
     def use_flush(self, kind):
         """"read" or "write", from here on."""
-        if kind != self.flush_kind:
-            self.flush_kind, self.flush_graphs = kind, {}
-            self.flushes(1)
+        self.flush_kind = kind
 
     def flushes(self, count):
         """A recording of `count` flushes, made once."""
-        if count not in self.flush_graphs:
-            self.flush_graphs[count] = self.record(lambda: [self.enqueue_flush() for _ in range(count)])
-        return self.flush_graphs[count]
+        wanted = (self.flush_kind, count)
+        if wanted not in self.flush_graphs:
+            self.flush_graphs[wanted] = self.record(lambda: [self.enqueue_flush() for _ in range(count)])
+        return self.flush_graphs[wanted]
 
     def reset_persisting_lines(self):
         """Lines that a kernel pinned in L2 survive a flush; this unpins them."""
-        if self.driver is not None:
-            self.driver.cuCtxResetPersistingL2Cache()
+        self.driver.cuCtxResetPersistingL2Cache()
+
+    def take_persisting_limit(self):
+        """Whether a peer reserved a part of L2 for pinned lines; the reservation is taken back."""
+        reserved = ctypes.c_size_t()
+        self.driver.cuCtxGetLimit(ctypes.byref(reserved), PERSISTING_L2_LIMIT)
+        if reserved.value == 0:
+            return False
+        self.driver.cuCtxSetLimit(PERSISTING_L2_LIMIT, ctypes.c_size_t(0))
+        return True
 
     def record(self, work):
         """Captures what `work` enqueues and keeps what it returns alive with the graph."""

@@ -60,8 +60,8 @@ class Channel:
 class Service:
     """Serves one runner until it closes the socket."""
 
-    def __init__(self, channel, peers, flush):
-        self.channel, self.peers, self.flush = channel, peers, flush
+    def __init__(self, channel, peers):
+        self.channel, self.peers = channel, peers
         self.case, self.gpu, self.nvml = None, None, None
         self.busy_since = None  # when the next request began to wait, if that was before it was read
         self.lost = False  # the GPU's context is gone, and this process with it
@@ -77,7 +77,7 @@ class Service:
         if self.gpu is None:
             import torch
             try:
-                self.gpu = Gpu(torch, self.flush)
+                self.gpu = Gpu(torch)
             except RuntimeError as error:
                 raise Failure("unsupported", "", " ".join(str(error).split())) from error
             self.nvml = Nvml(self.gpu.uuid)
@@ -109,17 +109,11 @@ class Service:
             if operation == "run":
                 return self.case.run_slot(request)
             if operation == "time":
-                return self.time(request)
+                return self.case.time(request, self.nvml.read if self.nvml else None)
             raise Failure("failed", "exception", f"unknown request '{operation}'")
         finally:
             for fd in fds:  # those that no bundle took over
                 os.close(fd)
-
-    def time(self, request):
-        before = self.nvml.read() if self.nvml else {}
-        reply = self.case.time(request)
-        after = self.nvml.read() if self.nvml else {}
-        return {**reply, "clocks": [before, after]} if before and after else reply
 
     def answer(self, request):
         start, self.busy_since = self.busy_since or perf_counter_ns(), None
@@ -169,7 +163,6 @@ def main():
     parser.add_argument("--fd", type=int, required=True, help="socket of the runner")
     parser.add_argument("--peers", action="append", default=[], help="more peers: a file or a folder")
     parser.add_argument("--backend", help="the peer that this process will serve: its packages are loaded early")
-    parser.add_argument("--flush", choices=("read", "write"), default="read", help="how the L2 cache is emptied")
     arguments = parser.parse_args()
     faulthandler.enable()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -178,7 +171,7 @@ def main():
         peers = peer_files.find([pathlib.Path(__file__).parent / "peers", *arguments.peers])
     except peer_files.BadPeerFile as error:
         sys.exit(f"assay: {error}")
-    service = Service(Channel(arguments.fd), peers, arguments.flush)
+    service = Service(Channel(arguments.fd), peers)
     service.greet()
     if arguments.backend in peers:
         preload(service, peers[arguments.backend])

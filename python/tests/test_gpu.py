@@ -63,12 +63,25 @@ class GpuWorkerTest(unittest.TestCase):
                 self.assertTrue(self.is_right())
                 self.assertEqual(damage(inputs) | damage(outputs), set())
 
-    def test_clocks_are_read_before_and_after(self):
+    def test_clocks_are_read_around_every_series(self):
         self.opened("right")
-        before, after = self.worker.time("warm")["clocks"]
-        for reading in (before, after):
-            self.assertGreater(reading["sm_mhz"], 100)
+        reply = self.worker.time("cold", "warm")
+        self.assertEqual(len(reply["clocks"]), 3, "before, between and after")
+        for reading in reply["clocks"]:
+            self.assertGreater(reading["max_sm_mhz"], 100)
             self.assertGreater(reading["power_w"], 10)
+        self.assertEqual(reply["flags"], [])
+
+    def test_lines_pinned_in_l2_are_flagged_and_unpinned(self):
+        self.opened("pins_l2")
+        self.assertEqual(self.worker.time("warm")["flags"], ["pins_l2"])
+        self.opened("right")
+        self.assertEqual(self.worker.time("warm")["flags"], [])
+
+    def test_flush_by_write_is_timed_as_well(self):
+        self.opened("right")
+        reply = self.worker.ask("time", modes=["cold"], budget_s=0.1, warmup=True, flush="write")
+        self.assertEqual(reply["series"][0]["mode"], "cold_graph", reply)
 
     def test_a_write_behind_an_output_on_the_device_reaches_the_runner(self):
         self.assertEqual(self.opened("writes_behind")["status"], "ok")

@@ -152,7 +152,8 @@ class SlowPackage(unittest.TestCase):
             pathlib.Path(folder, "slow_package.py").write_text("import time\ntime.sleep(0.5)\n", encoding="utf-8")
             pathlib.Path(folder, "peer.py").write_text(
                 "from assay.peer import Peer\n"
-                "PEERS = [Peer('slow', ('gdn_decode',), lambda *a: None, needs=('slow_package',))]\n", encoding="utf-8")
+                "PEERS = [Peer('slow', ('gdn_decode',), lambda *a: None, needs=('slow_package',))]\n",
+                encoding="utf-8")
             with unittest.mock.patch.dict(os.environ, PYTHONPATH=folder):
                 worker = Worker("--peers", folder + "/peer.py", "--backend", "slow")
             self.addCleanup(worker.close)

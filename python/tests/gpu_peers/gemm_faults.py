@@ -1,6 +1,4 @@
 """A dense GEMM on the GPU: a right peer, and peers that break a rule each, for the tests of the host."""
-import time
-
 from assay.peer import Peer
 
 
@@ -76,6 +74,14 @@ def never_joins(a, b, c):
     return call
 
 
+def pins_l2(a, b, c):
+    import ctypes
+    limit = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit
+    limit.argtypes = [ctypes.c_int, ctypes.c_size_t]
+    limit(6, 1 << 20)  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+    return right(a, b, c)
+
+
 def out_of_memory(a, b, c):
     import torch
     return lambda: torch.empty(1 << 45, device="cuda")
@@ -87,15 +93,11 @@ def loses_the_context(a, b, c):
     return lambda: a.flatten()[far].sum().item()
 
 
-def hangs(a, b, c):
-    return lambda: time.sleep(1000)
-
-
 PREPARES = {"right": right, "returns": returns, "returns_wrong_shape": returns_wrong_shape,
             "returns_nothing_new": returns_nothing_new, "writes_nothing": writes_nothing,
             "writes_behind": also(zero_behind), "modifies_input": also(add_one), "synchronizes": also(synchronize),
             "leaks": leaks, "works_elsewhere": works_elsewhere, "never_joins": never_joins,
-            "out_of_memory": out_of_memory, "loses_the_context": loses_the_context, "hangs": hangs}
+            "pins_l2": pins_l2, "out_of_memory": out_of_memory, "loses_the_context": loses_the_context}
 
 
 def peer(name, prepare):
