@@ -103,6 +103,7 @@ std::string ReplyToJson(const Reply& reply) {
   json["status"] = reply.status == Status::kPassed ? "ok" : StatusName(reply.status);
   if (!reply.sub.empty()) json["sub"] = reply.sub;
   if (!reply.reason.empty()) json["reason"] = reply.reason;
+  if (reply.last) json["last"] = true;
   json["run_ns"] = reply.run_ns;
   json["prepare_ns"] = reply.prepare_ns;
   json["busy_ns"] = reply.busy_ns;
@@ -137,6 +138,7 @@ Reply ReplyFromJson(const std::string& line) {
     }
     reply.sub = json.value("sub", "");
     reply.reason = json.value("reason", "");
+    reply.last = json.value("last", false);
     reply.run_ns = json.value("run_ns", 0.0);
     reply.prepare_ns = json.value("prepare_ns", 0.0);
     reply.busy_ns = json.value("busy_ns", 0.0);

@@ -33,7 +33,8 @@ inline constexpr const char* kLostDevice = "cuda_error";
 struct Reply {
   Status status = Status::kPassed;  // kPassed = "ok"
   std::string sub, reason;
-  double run_ns = 0;      // slot: the one run; time: all kernel calls together
+  bool last = false;  // the worker ends after this reply: it cannot go on, and wants a successor
+  double run_ns = 0;  // slot: the one run; time: all kernel calls together
   double prepare_ns = 0;  // time: the rest of the timing loops (poisoning, flushing)
   double busy_ns = 0;     // from the request's arrival to this reply
   std::int64_t peak_bytes = 0;

@@ -135,8 +135,11 @@ Reply WorkerProcess::Await(double timeout_s, const std::string& phase) {
   }
   try {
     Reply reply = ReplyFromJson(line);
-    if (reply.sub == "child") Bury("it left a child process");  // the group goes with it
-    if (reply.sub == kLostDevice) Bury("its device context is lost");
+    if (reply.sub == "child") {
+      Bury("it left a child process");  // the group goes with it
+    } else if (reply.sub == kLostDevice || reply.last) {
+      Bury("it cannot go on");
+    }
     return reply;
   } catch (const Error& error) {
     return Bury(error.what());

@@ -17,15 +17,17 @@ using ::testing::HasSubstr;
 
 constexpr const char* kPeers = ASSAY_SOURCE_DIR "/python/tests/peers";
 
+std::string Workload(const std::string& uuid, int batch) {
+  return "{\"definition\": \"gdn_decode_qk4_v8_d128_k_last\", \"workload\": {\"uuid\": \"" + uuid +
+         "\", \"axes\": {\"batch_size\": " + std::to_string(batch) + "}}}\n";
+}
+
 class PythonPeers : public ::testing::Test {
  protected:
   CliResult Run(const std::vector<std::string>& words) { return RunCli(words, folder_.path()); }
   // Cases by backend of a run of one small workload on these peers.
   std::map<std::string, Json> Cases(const std::string& backends, std::vector<std::string> more) {
-    const std::string suite = folder_.Write(
-        "suite.jsonl",
-        "{\"definition\": \"gdn_decode_qk4_v8_d128_k_last\", \"workload\": {\"uuid\": "
-        "\"u-1\", \"axes\": {\"batch_size\": 1}}}\n");
+    const std::string suite = folder_.Write("suite.jsonl", Workload("u-1", 1));
     std::vector<std::string> words = {"run",       "--suite", suite,       "--json",
                                       "--backend", backends,  "--peers",   kPeers,
                                       "--budget",  "0.4",     "--repeats", "1"};
@@ -78,6 +80,17 @@ TEST_F(PythonPeers, EveryFaultIsAResultWithItsName) {
     EXPECT_THAT(Text(one, "reason"), HasSubstr(expected.reason)) << expected.peer;
   }
   EXPECT_EQ(cases.at("py.plain").at("status"), "passed");
+}
+
+TEST_F(PythonPeers, AWorkerThatCannotGoOnIsReplaced) {
+  const std::string suite = folder_.Write("suite.jsonl", Workload("u-1", 1) + Workload("u-2", 1));
+  const CliResult run = Run({"run", "--suite", suite, "--peers", kPeers, "--backend", "py.gives_up",
+                             "--json", "--no-timing"});
+  const Json report = Json::parse(run.out);
+  ASSERT_EQ(report.at("cases").size(), 2u);
+  for (const Json& one : report.at("cases")) {
+    EXPECT_EQ(Text(one, "reason"), "torch is in a state");  // from a process of its own each time
+  }
 }
 
 TEST_F(PythonPeers, AHangIsKilledAndCostsOneCase) {

@@ -4,11 +4,11 @@ import traceback
 
 
 class Failure(Exception):
-    """A failed request: status and sub of the worker protocol, and the reason."""
+    """A failed request: status and sub of the worker protocol, and the reason. `last`: this process cannot go on."""
 
-    def __init__(self, status, sub, reason):
+    def __init__(self, status, sub, reason, last=False):
         super().__init__(reason)
-        self.status, self.sub, self.reason = status, sub, reason
+        self.status, self.sub, self.reason, self.last = status, sub, reason, last
 
 
 class Unsupported(Exception):
@@ -48,5 +48,5 @@ def as_failure(error, path=""):
         said = " ".join(str(error).split())[:300]
         return Failure("oom", "", f"the peer ran out of memory{': ' if said else ''}{said}")
     if is_sticky(error):
-        return Failure("failed", "cuda_error", describe(error, path))
+        return Failure("failed", "cuda_error", describe(error, path), last=True)
     return Failure("failed", "exception", describe(error, path))

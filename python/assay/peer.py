@@ -2,6 +2,7 @@
 import dataclasses
 import importlib.util
 import pathlib
+import sys
 from collections.abc import Callable
 
 from assay.failure import Unsupported, describe
@@ -68,6 +69,7 @@ def load(path):
         if spec is None:
             raise ImportError("not a Python file")
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where torch's compiler looks up the globals of its functions
         spec.loader.exec_module(module)
         peers = list(module.PEERS)
     except Exception as error:

@@ -64,7 +64,7 @@ class Service:
         self.channel, self.peers = channel, peers
         self.case, self.gpu, self.nvml = None, None, None
         self.busy_since = None  # when the next request began to wait, if that was before it was read
-        self.lost = False  # the GPU's context is gone, and this process with it
+        self.ending = False  # the process cannot go on: the GPU's context is lost, or the state of torch is
 
     def greet(self):
         self.channel.send({"protocol": PROTOCOL, "worker": "assay-python", "pid": os.getpid(),
@@ -122,8 +122,8 @@ class Service:
         except Exception as error:
             failure = as_failure(error, self.case.peer.file if self.case else "")
             self.case = None  # the rest of the case is answered with failures
-            self.lost = failure.sub == "cuda_error"
-            reply = {"status": failure.status, "sub": failure.sub, "reason": failure.reason}
+            self.ending = failure.last
+            reply = {"status": failure.status, "sub": failure.sub, "reason": failure.reason, "last": failure.last}
         reply["busy_ns"] = perf_counter_ns() - start
         reply["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return reply
@@ -131,7 +131,7 @@ class Service:
     def serve(self):
         while (line := self.channel.receive()) is not None:
             self.channel.send(self.answer(json.loads(line)))
-            if self.lost:
+            if self.ending:
                 os._exit(0)  # tidying up a lost context may hang
 
 

@@ -221,7 +221,7 @@ def judge(outputs, expected):
     return "", largest
 
 
-def run_case(worker, peer, check, contents, truths, budget_s):
+def run_case(worker, peer, check, contents, truths, arguments):
     """One row of the table: peer, workload, verdict, relative error, medians in us, stop, clocks."""
     row = {"peer": peer, "definition": check.definition, "workload": check.label}
     reply = worker.open(check.definition, peer, check.axes, check.attributes)
@@ -239,7 +239,7 @@ def run_case(worker, peer, check, contents, truths, budget_s):
         wrong, row["relative_l2"] = judge(own, expected)
         if wrong:
             return {**row, "verdict": "incorrect", "reason": wrong}
-    reply = worker.time("cold", "warm", budget_s=budget_s)
+    reply = worker.ask("time", modes=["cold", "warm"], budget_s=arguments.budget, warmup=True, flush=arguments.flush)
     if not reply or reply["status"] != "ok":
         said = reply or {"status": "dead", "reason": worker.said()[-300:]}
         return {**row, "verdict": said["status"], "reason": f"timing: {said['reason']}"}
@@ -268,6 +268,8 @@ def main():
     parser.add_argument("--only", default="", help="peers whose name this regular expression finds")
     parser.add_argument("--skip", default="^$", help="no peers whose name this one finds")
     parser.add_argument("--budget", type=float, default=0.3, help="seconds per timing series")
+    parser.add_argument("--workload", default="", help="workloads whose label this regular expression finds")
+    parser.add_argument("--flush", choices=("read", "write"), default="read", help="how the L2 cache is emptied")
     parser.add_argument("--json", help="also write the rows here")
     arguments = parser.parse_args()
     probe = Worker()
@@ -279,7 +281,8 @@ def main():
     rows = []
     for make in CHECKS:
         check = make()
-        peers = [one["name"] for one in listed if check.definition.startswith(one["definition"])]
+        peers = [one["name"] for one in listed if check.definition.startswith(one["definition"])
+                 and re.search(arguments.workload, check.label)]
         if not peers:
             continue
         contents = [check.content() for _ in range(2)]
@@ -290,7 +293,7 @@ def main():
                 workers[peer] = Worker("--backend", peer)
             started = time.perf_counter()
             try:
-                row = run_case(workers[peer], peer, check, contents, truths, arguments.budget)
+                row = run_case(workers[peer], peer, check, contents, truths, arguments)
             except TimeoutError:
                 workers[peer].process.kill()
                 row = {"peer": peer, "definition": check.definition, "workload": check.label, "verdict": "timeout"}

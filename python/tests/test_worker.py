@@ -116,6 +116,11 @@ class WorkerTest(unittest.TestCase):
         self.opened("py.forks")
         self.assertEqual(self.worker.ask("close")["sub"], "child")
 
+    def test_a_worker_that_cannot_go_on_says_so_and_ends(self):
+        reply = self.opened("py.gives_up")
+        self.assertEqual((reply["status"], reply["last"]), ("unsupported", True))
+        self.assertEqual(self.worker.end(), 0)
+
     def test_prints_go_to_the_log_and_not_into_the_protocol(self):
         self.assertEqual(self.opened("py.prints")["status"], "ok")
         self.assertIn('"run_ns": 1}', self.worker.said())

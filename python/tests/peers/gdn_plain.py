@@ -8,6 +8,7 @@ import sys
 import time
 from operator import mul
 
+from assay.failure import Failure
 from assay.peer import Peer, Unsupported
 
 
@@ -121,8 +122,12 @@ def refuses(problem, inputs, outputs):
     raise Unsupported("only on Sundays")
 
 
+def gives_up(problem, inputs, outputs):
+    raise Failure("unsupported", "", "torch is in a state", last=True)
+
+
 PREPARES = (plain, wrong, prints, throws, exits, crashes, hangs, leaks, writes_behind, modifies_input, skips_repeats,
-            forks, refuses)
+            forks, refuses, gives_up)
 PEERS = [Peer(f"py.{prepare.__name__}", ("gdn_decode",), prepare, summary=prepare.__name__.replace("_", " "))
          for prepare in PREPARES]
 PEERS += [
