@@ -8,18 +8,32 @@
 #include "report/html.h"
 #include "report/json.h"
 #include "report/markdown.h"
+#include "report/operators.h"
 
 namespace assay::cli {
 namespace {
 
 struct ReportFlags {
   std::string ledger, run = "last", html, markdown, json;
+  std::vector<std::string> operators;  // ledgers
 };
 
+RunReport LoadRun(const std::string& path, const std::string& which) {
+  const Ledger ledger = Ledger::Open(path, Ledger::Mode::kReadOnly);
+  const RunInfo run = FindRun(ledger, which);
+  return {run, ledger.CeilingsOf(run.id), ledger.Cases(run.id)};
+}
+
+// The README's table, from the last run of each ledger.
+void PrintOperators(const std::vector<std::string>& ledgers) {
+  std::vector<RunReport> runs;
+  for (const std::string& path : ledgers) runs.push_back(LoadRun(path, "last"));
+  fmt::print("{}", OperatorTable(runs));
+}
+
 void Report(const ReportFlags& flags) {
-  const Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kReadOnly);
-  const RunInfo run = FindRun(ledger, flags.run);
-  const RunReport report{run, ledger.CeilingsOf(run.id), ledger.Cases(run.id)};
+  if (!flags.operators.empty()) return PrintOperators(flags.operators);
+  const RunReport report = LoadRun(flags.ledger, flags.run);
   const auto deliver = [](const std::string& path, const std::string& text) {
     if (path == "-") {
       fmt::print("{}", text);
@@ -49,6 +63,10 @@ void AddReportCommand(CLI::App& app, int&) {
   command->add_option("--html", flags->html, "Write one offline page to this file");
   command->add_option("--markdown", flags->markdown, "Write tables for documents");
   command->add_option("--json", flags->json, "Write everything");
+  command
+      ->add_option("--operators", flags->operators,
+                   "Print one table of all operators from the last runs of these ledgers")
+      ->delimiter(',');
   command->callback([flags] { Report(*flags); });
 }
 

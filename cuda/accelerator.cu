@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <fstream>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -131,6 +132,15 @@ std::string UuidText(const cudaUUID_t& uuid) {
   return text;
 }
 
+// "580.159.04 (CUDA 13.0)"; without the first part where the kernel module does not tell.
+std::string DriverText(int cuda_version) {
+  const std::string cuda = "CUDA " + std::to_string(cuda_version / 1000) + "." +
+                           std::to_string(cuda_version % 1000 / 10);
+  std::string version;
+  std::ifstream("/sys/module/nvidia/version") >> version;
+  return version.empty() ? cuda : version + " (" + cuda + ")";
+}
+
 class CudaAccelerator : public Accelerator {
  public:
   explicit CudaAccelerator(int ordinal) {
@@ -144,7 +154,7 @@ class CudaAccelerator : public Accelerator {
     info_.pci = pci;
     int driver = 0;
     CheckCuda(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
-    info_.driver = std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
+    info_.driver = DriverText(driver);
     info_.capability = properties.major * 10 + properties.minor;
     info_.multiprocessors = properties.multiProcessorCount;
     info_.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);

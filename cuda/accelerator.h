@@ -18,7 +18,7 @@ struct AcceleratorInfo {
   std::string name;    // "NVIDIA H200"
   std::string uuid;    // "GPU-8f6c..."
   std::string pci;     // "0000:5e:00.0"
-  std::string driver;  // CUDA version that the driver speaks, e.g. "13.0"
+  std::string driver;  // "580.159.04 (CUDA 13.0)": its version, and the CUDA that it speaks
   int capability = 0;  // 90 = sm_90
   int multiprocessors = 0;
   std::int64_t memory_bytes = 0, l2_bytes = 0;

@@ -57,8 +57,6 @@ Ceilings AskForGpuCeilings(const std::vector<std::string>& command) {
   return CeilingsFromNames(*reply.device, reply.ceilings);
 }
 
-std::string GpuText(const AcceleratorInfo& gpu) {
-  return gpu.name + ", driver for CUDA " + gpu.driver;
-}
+std::string GpuText(const AcceleratorInfo& gpu) { return gpu.name + ", driver " + gpu.driver; }
 
 }  // namespace assay

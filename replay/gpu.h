@@ -27,7 +27,7 @@ Ceilings AskForGpuCeilings(const std::vector<std::string>& command);
 // them are kept in `more`.
 Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<NamedCeiling> named);
 
-// "NVIDIA H200, driver for CUDA 13.0".
+// "NVIDIA H200, driver 580.159.04 (CUDA 13.0)".
 std::string GpuText(const AcceleratorInfo& gpu);
 
 }  // namespace assay

@@ -130,7 +130,7 @@ struct RunInfo {
   std::string compiler, os;
   int threads = 0;
   std::uint64_t seed = 0;
-  std::string accelerator, accelerator_id;  // "NVIDIA H200, driver for CUDA 13.0" and its UUID
+  std::string accelerator, accelerator_id;  // "NVIDIA H200, driver ..." and its UUID
 };
 
 // Measured limits of one machine, in units per second.
