@@ -21,7 +21,9 @@ struct ReportFlags {
 RunReport LoadRun(const std::string& path, const std::string& which) {
   const Ledger ledger = Ledger::Open(path, Ledger::Mode::kReadOnly);
   const RunInfo run = FindRun(ledger, which);
-  return {run, ledger.CeilingsOf(run.id), ledger.Cases(run.id)};
+  RunReport report{run, ledger.CeilingsOf(run.id), ledger.Cases(run.id), {}};
+  if (const auto gpu = ledger.FindCeilings(run.accelerator_id)) report.gpu = *gpu;
+  return report;
 }
 
 // The README's table, from the last run of each ledger.

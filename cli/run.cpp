@@ -370,7 +370,7 @@ int Run(RunFlags flags) {
   RunCases(plan, flags.run, ceilings, callbacks, stop_requested);
   progress.Clear();
 
-  RunReport report{run, ceilings.host, ledger.Cases(run.id)};
+  RunReport report{run, ceilings.host, ledger.Cases(run.id), ceilings.gpu};
   if (!stop_requested) ledger.FinishRun(run.id, Timestamp());
   if (!flags.html.empty()) WriteFile(flags.html, HtmlReport(report));
   Print(report, flags);

@@ -253,6 +253,7 @@ class Writer {
     add("System", run.os);
     add("Device", run.device);
     add("Device identity", run.device_id);
+    if (!run.accelerator.empty()) add("GPU", run.accelerator);
     add("Threads", run.threads > 0 ? std::to_string(run.threads) : "");
     add("Seed", std::to_string(run.seed));
     return facts;

@@ -93,7 +93,11 @@ std::string Provenance(const RunReport& report) {
   std::string out =
       fmt::format("Run {}: {} on {} ({}), {} threads, seed {}, commit {}, {}.", run.id, run.command,
                   run.device, run.os, run.threads, run.seed, run.commit, run.compiler);
-  const Ceilings& ceilings = report.ceilings;
+  if (!run.accelerator.empty()) {
+    out += fmt::format(" GPU: {} ({}).", run.accelerator, run.accelerator_id);
+  }
+  // With a GPU, its ceilings are what the floors of interest come from.
+  const Ceilings& ceilings = report.gpu.copy_bytes > 0 ? report.gpu : report.ceilings;
   if (ceilings.copy_bytes > 0 || ceilings.bf16_flops > 0) {
     out += fmt::format(" Floors use the measured ceilings: copy {}, bf16 {}.",
                        FormatRate(ceilings.copy_bytes, "B/s"),
