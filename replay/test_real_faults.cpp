@@ -1,0 +1,95 @@
+// What a device worker survives and names, on a real GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "replay/gpu.h"
+#include "replay/real_faults.h"
+#include "replay/runner.h"
+
+namespace assay {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+class RealFaults : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const GpuAnswer answer = AskForGpu({REAL_FAULTS_WORKER});
+    if (!answer.gpu) GTEST_SKIP() << answer.why_not;
+  }
+
+  static std::vector<CaseResult> RunAll(const std::vector<std::string>& backends,
+                                        double timeout_s = 60) {
+    RunOptions options;
+    options.worker_command = {REAL_FAULTS_WORKER};
+    options.backends = backends;
+    options.budget_s = 0.2;
+    options.repeats = 1;
+    options.timeout_s = timeout_s;
+    Suite suite;
+    suite.workloads.emplace_back();
+    suite.workloads[0].uuid = "u-1";
+    suite.workloads[0].definition = "faulty_sum";
+    suite.workloads[0].axes = {{"N", 100'003}};
+    std::vector<CaseResult> results;
+    RunCallbacks callbacks;
+    callbacks.on_result = [&](const CaseResult& result) { results.push_back(result); };
+    const std::atomic<bool> stop{false};
+    RunCases(PlanCases(RealFaultsRegistry(), suite, options), options, {}, callbacks, stop);
+    return results;
+  }
+};
+
+TEST_F(RealFaults, AGoodBackendIsTimed) {
+  const CaseResult result = RunAll({"good"}).at(0);
+  ASSERT_EQ(result.status, Status::kPassed) << result.reason;
+  EXPECT_EQ(result.timing.size(), 2u);
+  EXPECT_GE(result.clocks.size(), 3u);
+}
+
+TEST_F(RealFaults, EveryFaultIsAResultWithItsName) {
+  const struct {
+    const char* backend;
+    Status status;
+    const char* sub;
+    const char* reason;
+  } expectations[] = {
+      {"writes_behind", Status::kIncorrect, "out_of_bounds", "sum"},
+      {"modifies_input", Status::kIncorrect, "input_modified", "input 'a'"},
+      {"illegal_address", Status::kFailed, "cuda_error", "illegal memory access"},
+      {"elsewhere", Status::kUnsupported, "exception", "enqueues nothing"},
+      {"early_return", Status::kIncorrect, "numerical", ""},
+      {"unjoined", Status::kUnsupported, "exception", "never joins"},
+      {"lazy", Status::kIncorrect, "unstable", ""},
+      {"too_much_memory", Status::kFailed, "cuda_error", "out of memory"},
+  };
+  for (const auto& expected : expectations) {
+    const CaseResult result = RunAll({expected.backend}).at(0);
+    EXPECT_EQ(result.status, expected.status) << expected.backend << ": " << result.reason;
+    EXPECT_EQ(result.sub, expected.sub) << expected.backend << ": " << result.reason;
+    EXPECT_THAT(result.reason, HasSubstr(expected.reason)) << expected.backend;
+  }
+  // Synchronising inside a capture invalidates it: refused or failed, never timed.
+  const CaseResult result = RunAll({"synchronises"}).at(0);
+  EXPECT_NE(result.status, Status::kPassed);
+  EXPECT_FALSE(result.timed());
+}
+
+TEST_F(RealFaults, AHangAndALostContextCostOneCaseEach) {
+  const auto results = RunAll({"illegal_address", "hangs", "good"}, 5);
+  ASSERT_EQ(results.size(), 3u);
+  for (const CaseResult& result : results) {
+    const Status expected = result.backend == "good"    ? Status::kPassed
+                            : result.backend == "hangs" ? Status::kTimeout
+                                                        : Status::kFailed;
+    EXPECT_EQ(result.status, expected) << result.backend << ": " << result.reason;
+  }
+}
+
+TEST_F(RealFaults, PinnedCacheLinesAreFlagged) {
+  EXPECT_THAT(RunAll({"pins"}).at(0).flags, Contains("pins_l2"));
+}
+
+}  // namespace
+}  // namespace assay
