@@ -50,6 +50,11 @@ double BestSeconds(int tries, const std::function<void()>& work) {
 }
 
 constexpr std::int64_t kChunkBytes = 1 << 20;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::int64_t kShareOfMemory = 64;  // shadow memory multiplies what is touched
+#else
+constexpr std::int64_t kShareOfMemory = 8;  // a buffer takes at most 1/8 of what is available
+#endif
 
 // Large buffers, so that the last-level cache (some servers have 256 MiB and more) plays no part.
 class Bandwidth {
@@ -57,8 +62,8 @@ class Bandwidth {
   explicit Bandwidth(int threads) : threads_(threads) {
     const std::int64_t available = AvailableMemoryBytes();
     const std::int64_t wanted = 4LL * std::max<std::int64_t>(LastLevelCache(), 64 << 20);
-    bytes_ =
-        std::clamp<std::int64_t>(wanted, 64 << 20, std::max<std::int64_t>(available / 8, 64 << 20));
+    bytes_ = std::clamp<std::int64_t>(wanted, 64 << 20,
+                                      std::max<std::int64_t>(available / kShareOfMemory, 64 << 20));
     bytes_ -= bytes_ % kChunkBytes;
     from_.resize(static_cast<std::size_t>(bytes_) / 8);
     to_.resize(from_.size());
