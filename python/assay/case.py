@@ -129,7 +129,8 @@ class Case:
         if self.peer is None:
             raise Failure("unsupported", "", f"there is no Python peer '{request['backend']}'")
         self.problem = Problem(workload["definition"], inner["axes"], workload.get("attributes") or {},
-                               workload.get("generator_variant") or inner.get("generator_variant") or "")
+                               workload.get("generator_variant") or inner.get("generator_variant") or "",
+                               request.get("threads", 0))
         absent = self.peer.why_absent()
         if absent:
             raise Failure("unsupported", "", absent)

@@ -17,6 +17,7 @@ class Problem:
     axes: dict
     attributes: dict
     variant: str = ""
+    threads: int = 0  # that a CPU peer may use; 0 = all cores
     inputs: dict = dataclasses.field(default_factory=dict)   # name -> (dtype, shape); absent ones left out
     outputs: dict = dataclasses.field(default_factory=dict)
 

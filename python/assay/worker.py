@@ -167,6 +167,7 @@ def main():
     faulthandler.enable()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its process pool would count as children
+    os.environ.setdefault("TRITON_CACHE_AUTOTUNING", "1")  # the fresh process of every repeat need not search again
     try:
         peers = peer_files.find([pathlib.Path(__file__).parent / "peers", *arguments.peers])
     except peer_files.BadPeerFile as error:
