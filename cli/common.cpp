@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "peers/registry.h"
 
 namespace assay::cli {
 namespace {
@@ -17,6 +18,11 @@ std::string& MutableCommandLine() {
 }
 
 }  // namespace
+
+const Registry& ShippedRegistry() {
+  static const Registry registry = peers::WithVendorBackends(BuiltInRegistry());
+  return registry;
+}
 
 std::string DefaultLedger() {
 #ifdef ASSAY_HAVE_SQLITE

@@ -4,9 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "ops/registry.h"
 #include "replay/ledger.h"
 
 namespace assay::cli {
+
+// The families with every backend that this program has: our own and libraries of other parties.
+const Registry& ShippedRegistry();
 
 // "assay.sqlite" in the current folder, or "assay.jsonl" in builds without SQLite.
 std::string DefaultLedger();

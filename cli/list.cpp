@@ -90,11 +90,11 @@ struct ListFlags {
 void List(const ListFlags& flags) {
   if (flags.what == "suites") return ListSuites(flags.json);
   if (!flags.python.wanted()) {
-    return flags.what == "backends" ? ListBackends(BuiltInRegistry(), {}, flags.json)
-                                    : ListDefinitions(BuiltInRegistry(), flags.json);
+    return flags.what == "backends" ? ListBackends(ShippedRegistry(), {}, flags.json)
+                                    : ListDefinitions(ShippedRegistry(), flags.json);
   }
-  const PythonPeers peers = FindPythonPeers(flags.python, BuiltInRegistry());
-  const Registry registry = WithDescribedBackends(BuiltInRegistry(), peers.backends);
+  const PythonPeers peers = FindPythonPeers(flags.python, ShippedRegistry());
+  const Registry registry = WithDescribedBackends(ShippedRegistry(), peers.backends);
   std::map<std::string, std::string> unavailable;
   for (const PluginBackend& peer : peers.backends) {
     if (!peer.unavailable.empty()) unavailable[peer.name] = peer.unavailable;

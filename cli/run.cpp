@@ -308,7 +308,7 @@ Registry WithPythonPeers(const Registry& registry, RunFlags& flags) {
 // The registry with the plugins' kernels; without --backend, only those run.
 Registry WithPlugins(RunFlags& flags) {
   flags.run.worker_command = OwnWorkerCommand();
-  if (flags.plugins.empty()) return BuiltInRegistry();
+  if (flags.plugins.empty()) return ShippedRegistry();
   for (const std::string& path : flags.plugins) {
     flags.run.worker_command.insert(flags.run.worker_command.end(), {"--plugin", path});
   }
@@ -316,7 +316,7 @@ Registry WithPlugins(RunFlags& flags) {
   if (flags.run.backends.empty()) {
     for (const PluginBackend& kernel : kernels) flags.run.backends.push_back(kernel.name);
   }
-  return WithDescribedBackends(BuiltInRegistry(), kernels);
+  return WithDescribedBackends(ShippedRegistry(), kernels);
 }
 
 // Every backend that may run: built in, of plugins, of Python. With plugins and without --backend,

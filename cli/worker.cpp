@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/common.h"
 #include "replay/hazards.h"
 #include "replay/plugin.h"
 
@@ -17,7 +18,7 @@ struct WorkerFlags {
 };
 
 int Serve(const WorkerFlags& flags) {
-  Registry registry = BuiltInRegistry();
+  Registry registry = ShippedRegistry();
   nlohmann::json described = nlohmann::json::array();
   const auto add = [&](std::span<const AssayBackend> kernels) {
     registry = WithPluginBackends(registry, kernels);

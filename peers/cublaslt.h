@@ -10,7 +10,7 @@
 namespace assay::peers {
 
 // `cublaslt`: the heuristic's first algorithm. `cublaslt_best`: the fastest of its first eight, by
-// timing them on the device when a shape is first prepared; a vendor note tells which. Both take
+// timing them on the device when a shape is first prepared; a note tells which. Both take
 // any M, N, K and throw kUnsupported, naming the call, when cuBLASLt cannot be set up or has no
 // algorithm.
 std::vector<Backend> CublasLtBackends(

@@ -38,7 +38,7 @@ CublasLtApi::CublasLtApi(const std::vector<std::string>& paths)
               ", this build speaks version " + std::to_string(CUBLAS_VER_MAJOR);
     return;
   }
-  AddVendorNote("cuBLASLt " + VersionText(version) + " from " + library.path());
+  text = "cuBLASLt " + VersionText(version) + " from " + library.path();
 }
 
 void CublasLtApi::Check(cublasStatus_t status, const char* call, Fault fault) const {

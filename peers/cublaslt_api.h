@@ -20,6 +20,7 @@ inline constexpr std::size_t kCublasLtWorkspaceBytes = std::size_t{64} << 20;
 struct CublasLtApi {
   SharedLibrary library;
   std::string why_not;
+  std::string text;  // "cuBLASLt 13.1.0 from /usr/local/cuda/lib64/libcublasLt.so.13"
   decltype(&cublasLtGetVersion) get_version = nullptr;
   decltype(&cublasLtGetStatusString) status_text = nullptr;
   decltype(&cublasLtCreate) create = nullptr;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "cuda/check.h"
+#include "cuda/notes.h"
 #include "peers/loader.h"
 
 namespace assay::peers {
@@ -24,6 +25,7 @@ constexpr std::size_t kOldestVersion = 91301;
 struct Api {
   SharedLibrary library;
   std::string why_not;
+  std::string text;  // "cuDNN 9.19.0 from /usr/lib/libcudnn.so.9"
   decltype(&cudnnGetVersion) get_version = nullptr;
   decltype(&cudnnGetErrorString) error_text = nullptr;
   decltype(&cudnnGetLastErrorString) last_error = nullptr;
@@ -43,9 +45,9 @@ struct Api {
   std::string Describe(cudnnStatus_t status, const std::string& call) const {
     std::array<char, 512> message{};
     last_error(message.data(), message.size());
-    std::string text = "cuDNN: " + call + " failed with " +
+    std::string told = "cuDNN: " + call + " failed with " +
                        std::to_string(static_cast<int>(status)) + " (" + error_text(status) + ")";
-    return message[0] == '\0' ? text : text + ": " + message.data();
+    return message[0] == '\0' ? told : told + ": " + message.data();
   }
   void Check(cudnnStatus_t status, const char* call, Fault fault = Fault::kUnsupported) const {
     if (status != CUDNN_STATUS_SUCCESS) throw Error(fault, Describe(status, call));
@@ -77,7 +79,7 @@ Api::Api(const std::vector<std::string>& paths) : library(SharedLibrary::Open(pa
               VersionText(kOldestVersion);
     return;
   }
-  AddVendorNote("cuDNN " + VersionText(version) + " from " + library.path());
+  text = "cuDNN " + VersionText(version) + " from " + library.path();
 }
 
 // A backend descriptor: attributes are set, then it is finalized.
@@ -329,6 +331,7 @@ const std::string& Cudnn::why_not() const { return session_->api.why_not; }
 
 DeviceCall Cudnn::Prepare(const Args& args) const {
   if (!why_not().empty()) throw Error(Fault::kUnsupported, why_not());
+  AddNote(session_->api.text);
   const auto prepared = std::make_shared<PreparedAttention>(session_, args);
   return [prepared](Stream stream) { prepared->Enqueue(stream); };
 }

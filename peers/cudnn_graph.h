@@ -20,7 +20,8 @@ class Cudnn {
   const std::string& why_not() const;
 
   // Softmax(Q K^T / sqrt(d)) V without a mask; strides of Q, K, V and O as given. Chooses the first
-  // engine of cuDNN's heuristic that accepts the graph and allocates its workspace. Throws
+  // engine of cuDNN's heuristic that accepts the graph and allocates its workspace; notes the
+  // library's version. Throws
   // kUnsupported, with cuDNN's own words, when no handle can be made or no engine takes the shape.
   DeviceCall Prepare(const noncausal_dense_attention::Args& args) const;
 

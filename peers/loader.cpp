@@ -1,8 +1,6 @@
 #include "peers/loader.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <mutex>
 #include <sstream>
 
 namespace assay::peers {
@@ -11,16 +9,6 @@ namespace {
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-struct Notes {
-  std::mutex mutex;
-  std::vector<std::string> list;
-};
-
-Notes& TheNotes() {
-  static Notes notes;
-  return notes;
 }
 
 // Below site-packages/nvidia: packages of CUDA 13 share one folder, cuDNN has its own.
@@ -39,20 +27,6 @@ std::vector<std::string> VendorPaths(const std::string& file) {
   const std::string home = Environment("CUDA_HOME");
   paths.push_back((home.empty() ? "/usr/local/cuda" : home) + "/lib64/" + file);
   return paths;
-}
-
-void AddVendorNote(const std::string& note) {
-  Notes& notes = TheNotes();
-  const std::lock_guard lock(notes.mutex);
-  if (std::find(notes.list.begin(), notes.list.end(), note) == notes.list.end()) {
-    notes.list.push_back(note);
-  }
-}
-
-std::vector<std::string> VendorNotes() {
-  Notes& notes = TheNotes();
-  const std::lock_guard lock(notes.mutex);
-  return notes.list;
 }
 
 std::string VersionText(std::size_t number) {

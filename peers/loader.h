@@ -15,12 +15,6 @@ namespace assay::peers {
 // in which Python's `nvidia` packages keep libraries), the loader's own search, the CUDA toolkit.
 std::vector<std::string> VendorPaths(const std::string& file);
 
-// What the vendor backends of this process have to tell, one sentence each and none twice: the
-// libraries that were opened ("cuBLASLt 13.1.0 from /usr/local/cuda/lib64/libcublasLt.so.13"), the
-// algorithms that were chosen. Safe from several threads.
-void AddVendorNote(const std::string& note);
-std::vector<std::string> VendorNotes();
-
 // 130100 -> "13.1.0": how cuBLAS and cuDNN 9 number themselves.
 std::string VersionText(std::size_t number);
 

@@ -2,7 +2,6 @@
 // directly and as a replayed CUDA graph, on fresh inputs each time.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -10,12 +9,12 @@
 
 #include "base/stats.h"
 #include "cuda/accelerator.h"
+#include "cuda/notes.h"
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "peers/cublaslt.h"
 #include "peers/cudnn.h"
-#include "peers/loader.h"
 #include "replay/room_test.h"
 
 namespace assay::peers {
@@ -72,8 +71,10 @@ class OnDevice : public ::testing::Test {
     ASSERT_EQ(backend.supports(test.problem, test.inputs), "");
     DeviceBundle inputs(*gpu_, test.inputs.layouts()), outputs(*gpu_, test.outputs.layouts());
     inputs.Upload(test.inputs);
+    TakeNotes();
     const DeviceCall call =
         backend.prepare(test.problem, test.inputs, inputs.bundle, outputs.bundle);
+    const std::vector<std::string> notes = TakeNotes();
 
     outputs.Poison();
     call(gpu_->stream());
@@ -93,6 +94,8 @@ class OnDevice : public ::testing::Test {
     EXPECT_EQ(std::memcmp(first.data(), test.outputs.tensors()[0].data, first.size()), 0)
         << "the replayed graph gives other bits than the direct call, key " << key_;
     Report(family, test, backend, direct, times);
+    EXPECT_EQ(notes.size(), backend.name == "cublaslt_best" ? 2u : 1u);
+    for (const std::string& note : notes) std::printf("  %s\n", note.c_str());
   }
 
  private:
@@ -128,12 +131,6 @@ TEST_F(CublasLtOnDevice, AnyNumberOfRows) {
     Judge(family, backend, "dense_gemm_bf16_nt_n12288_k4096", {{"M", 4125}});
     Judge(family, backend, "dense_gemm_bf16_nt_n4096_k12288", {{"M", 4096}});
   }
-  const std::vector<std::string> notes = VendorNotes();
-  for (const std::string& note : notes) std::printf("%s\n", note.c_str());
-  EXPECT_EQ(
-      std::count_if(notes.begin(), notes.end(),
-                    [](const std::string& note) { return note.starts_with("cublaslt_best"); }),
-      7);
 }
 
 TEST_F(CudnnOnDevice, LengthsThatFillNoTile) {

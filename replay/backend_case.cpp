@@ -267,6 +267,10 @@ bool BackendCase::AcceptTiming(Reply& reply, int repeat) {
   }
   KeepClocks(reply, repeat);
   for (const std::string& flag : reply.flags) AddFlag(flag);
+  for (const std::string& note : reply.notes) {  // repeats may choose differently: all are kept
+    auto& notes = result_.notes;
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
+  }
   if (reply.unwritten_calls == 0) return true;
   Fail(Status::kIncorrect, "unstable",
        fmt::format("{} timed calls returned before every output element was written",

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cuda/notes.h"
 #include "replay/content_sets.h"
 #include "replay/measure_device.h"
 #include "replay/open_case.h"
@@ -140,6 +141,7 @@ class DeviceCase : public OpenCase {
     const auto start = std::chrono::steady_clock::now();
     FetchTimedOutputs(timer);
     reply.prepare_ns += Nanoseconds(start);
+    reply.notes = notes_;
     if (gpu_.TakePersistingLimit()) reply.flags.push_back("pins_l2");
     return reply;
   }
@@ -154,8 +156,14 @@ class DeviceCase : public OpenCase {
     if (slot.call && plan_content == slot.plan_content) return;
     slot.plan_content = std::move(plan_content);
     slot.recording.reset();
+    TakeNotes();  // of whoever prepared before
     slot.call = backend_->prepare(problem_, slot.host_inputs, slot.inputs->bundle(),
                                   slot.outputs->bundle());
+    for (std::string& note : TakeNotes()) {
+      if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) {
+        notes_.push_back(std::move(note));
+      }
+    }
     // Once outside any capture: modules load lazily, and errors name the launch that caused them.
     slot.call(gpu_.stream());
     gpu_.Synchronize();
@@ -204,6 +212,7 @@ class DeviceCase : public OpenCase {
   Problem problem_;
   std::unique_ptr<Recording> flush_;
   std::vector<std::unique_ptr<DeviceSlot>> slots_;
+  std::vector<std::string> notes_;  // of prepare
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/notes.h"
 #include "replay/fake_accelerator.h"
 #include "replay/faulty_family.h"
 
@@ -36,6 +37,7 @@ Backend Make(const std::string& name, void (*enqueue)(Stream, const Arrays&)) {
   backend.supports = [](const Problem&, const Bundle&) { return std::string(); };
   backend.prepare = [enqueue](const Problem& problem, const Bundle&, const Bundle& inputs,
                               Bundle& outputs) -> DeviceCall {
+    AddNote("computes sums of " + std::to_string(problem.axis("N")) + " elements");
     const Arrays arrays{problem.axis("N"), inputs["a"].as<float>(), inputs["b"].as<float>(),
                         outputs["sum"].as<float>()};
     return [arrays, enqueue](Stream stream) { enqueue(stream, arrays); };

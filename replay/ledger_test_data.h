@@ -27,7 +27,7 @@ inline RunInfo TestRun(const std::string& id, const std::string& build = "build-
 }
 
 inline Ceilings TestCeilings(const std::string& device_id, const std::string& measured) {
-  return {device_id, "Some CPU", measured, 2.5e10, 3e10, 2e10, 7e11, 2e11, 120.5};
+  return {device_id, "Some CPU", measured, 2.5e10, 3e10, 2e10, 7e11, 2e11, 120.5, {}};
 }
 
 // Case number `index`; its samples depend on the number, so that a mix-up shows.
@@ -45,6 +45,7 @@ inline CaseResult FullCase(int index) {
   result.sub = "sub";
   result.reason = "a reason with \"quotes\" and \n a newline";
   result.flags = {"noisy", "ties:3"};
+  result.notes = {"cuBLASLt 13.1.0", "candidate 3 of 8"};
   result.input_source = "generated";
   result.input_hashes = {{"b", "ff"}, {"a", "00"}};
   result.correctness.content_sets = 3;

@@ -116,6 +116,7 @@ std::string ReplyToJson(const Reply& reply) {
                               {"samples_ns", SamplesToText(series.samples_ns)}});
   }
   if (!reply.flags.empty()) json["flags"] = reply.flags;
+  if (!reply.notes.empty()) json["notes"] = reply.notes;
   if (!reply.clocks.empty()) json["clocks"] = ClocksToJson(reply.clocks);
   for (const NamedCeiling& one : reply.ceilings) {
     json["ceilings"].push_back(
@@ -150,6 +151,7 @@ Reply ReplyFromJson(const std::string& line) {
       reply.series.push_back({series.at("mode"), 0, series.at("stop"), SamplesFromText(samples)});
     }
     reply.flags = json.value("flags", std::vector<std::string>{});
+    reply.notes = json.value("notes", std::vector<std::string>{});
     reply.clocks = ClocksFromJson(json.value("clocks", nlohmann::json::array()));
     for (const auto& one : json.value("ceilings", nlohmann::json::array())) {
       reply.ceilings.push_back({one.at("name"), one.at("value"), one.at("unit"), one.at("how")});

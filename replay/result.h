@@ -101,6 +101,7 @@ struct CaseResult {
   Status status = Status::kPassed;
   std::string sub, reason;
   std::vector<std::string> flags;  // "noisy", "empty", "ties:3", "clocks_unknown"
+  std::vector<std::string> notes;  // of the backend: a library's version, the algorithm chosen
   std::string input_source;        // "generated" or "blob"
   std::vector<std::pair<std::string, std::string>> input_hashes;  // tensor, SHA-256
   Correctness correctness;

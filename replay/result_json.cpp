@@ -232,6 +232,7 @@ Json CaseJson(const CaseResult& result, const std::string& run_id, bool with_sam
   json["sub"] = result.sub;
   json["reason"] = result.reason;
   json["flags"] = result.flags;
+  if (!result.notes.empty()) json["notes"] = result.notes;
   json["model"] = result.model;
   json["phase"] = result.phase;
   json["request"] = result.request;
@@ -266,6 +267,7 @@ void ReadCase(const Json& json, CaseResult& result) {
   Read(json, "sub", result.sub);
   Read(json, "reason", result.reason);
   Read(json, "flags", result.flags);
+  Read(json, "notes", result.notes);
   Read(json, "model", result.model);
   Read(json, "phase", result.phase);
   Read(json, "request", result.request);

@@ -112,6 +112,10 @@ TEST(DeviceCase, PinnedCacheLinesAreFlagged) {
   EXPECT_THAT(RunOne("gpu_good").flags, Not(Contains("pins_l2")));
 }
 
+TEST(DeviceCase, NotesOfTheBackendReachTheResultOnce) {
+  EXPECT_THAT(RunOne("gpu_good").notes, testing::ElementsAre("computes sums of 1000 elements"));
+}
+
 TEST(DeviceCase, WithoutAGpuTheReasonIsTheResult) {
   RunOptions options = QuickOptions();
   options.worker_command = {FAULTY_WORKER, "no_gpu"};

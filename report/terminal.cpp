@@ -316,7 +316,7 @@ std::string TerminalReport(const RunReport& report, const TerminalOptions& optio
 }
 
 std::string CaseDetails(const CaseResult& result, const TerminalOptions& options) {
-  const RunReport single{{}, {}, {result}};
+  const RunReport single{{}, {}, {result}, {}};
   const Analysis analysis = Analyse(single);
   const CaseView& view = analysis.cases.front();
   std::string out;
@@ -335,6 +335,7 @@ std::string CaseDetails(const CaseResult& result, const TerminalOptions& options
   if (IsFailure(result.status)) line("", FailureText(view));
   if (!IsFailure(result.status)) line("reason", result.reason);
   line("flags", fmt::format("{}", fmt::join(result.flags, ", ")));
+  for (const std::string& note : result.notes) line("note", note);
   line("model", result.model);
   line("phase", result.phase);
   line("request", result.request);
