@@ -3,7 +3,10 @@ execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse --short=12 HEAD
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 execute_process(COMMAND git -C ${SOURCE_DIR} status --porcelain --untracked-files=no
   OUTPUT_VARIABLE changes ERROR_QUIET)
-if(commit STREQUAL "")
+if(commit STREQUAL "" AND EXISTS ${SOURCE_DIR}/COMMIT)
+  # Sources that travel without their history may carry the commit in a file.
+  file(STRINGS ${SOURCE_DIR}/COMMIT commit LIMIT_COUNT 1)
+elseif(commit STREQUAL "")
   set(commit "unknown")
 elseif(NOT changes STREQUAL "")
   string(APPEND commit "-dirty")
