@@ -5,6 +5,8 @@
 
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cuda/ceilings.h"
+#include "peers/matrix_rate.h"
 #include "replay/hazards.h"
 #include "replay/plugin.h"
 
@@ -17,6 +19,18 @@ struct WorkerFlags {
   bool hazards = false;
 };
 
+// Own kernels and, where its library is there, cuBLASLt's matrix rates.
+std::vector<NamedCeiling> MeasureGpu() {
+  std::vector<Ceiling> all = MeasureDeviceCeilings();
+  std::string why_not;
+  const std::vector<Ceiling> rates = peers::MeasureMatrixRates(why_not);
+  all.insert(all.end(), rates.begin(), rates.end());
+  std::vector<NamedCeiling> named;
+  for (const Ceiling& one : all) named.push_back({one.name, one.value, one.unit, one.how});
+  if (rates.empty()) named.push_back({"bf16_matrix", 0, "FLOP/s", "not measured: " + why_not});
+  return named;
+}
+
 int Serve(const WorkerFlags& flags) {
   Registry registry = ShippedRegistry();
   nlohmann::json described = nlohmann::json::array();
@@ -26,7 +40,7 @@ int Serve(const WorkerFlags& flags) {
   };
   for (const std::string& path : flags.plugins) add(LoadPlugin(path));
   if (flags.hazards) add(HazardKernels());
-  return ServeWorker(registry, flags.fd, described);
+  return ServeWorker(registry, flags.fd, described, {OpenLocalAccelerator, MeasureGpu});
 }
 
 }  // namespace
