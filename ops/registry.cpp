@@ -31,8 +31,10 @@ DefinitionRef Registry::FindDefinition(std::string_view name) const {
   return {};
 }
 
-const Registry& BuiltInRegistry() {
-  static const Registry registry({
+namespace {
+
+std::vector<Family> CpuFamilies() {
+  return {
       dense_gemm_bf16_nt::MakeFamily(),
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
@@ -45,7 +47,30 @@ const Registry& BuiltInRegistry() {
       qsa_index_topk_decode::MakeFamily(),
       qsa_sparse_gqa_decode::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),
-  });
+  };
+}
+
+#ifdef ASSAY_HAVE_CUDA
+void AddBackend(std::vector<Family>& families, std::string_view family_name, Backend backend) {
+  for (Family& family : families) {
+    if (family.name == family_name) family.backends.push_back(std::move(backend));
+  }
+}
+#endif
+
+// The kernels for the GPU, where they were compiled.
+std::vector<Family> AllFamilies() {
+  std::vector<Family> families = CpuFamilies();
+#ifdef ASSAY_HAVE_CUDA
+  AddBackend(families, "dense_gemm_bf16_nt", dense_gemm_bf16_nt::CudaBackend());
+#endif
+  return families;
+}
+
+}  // namespace
+
+const Registry& BuiltInRegistry() {
+  static const Registry registry(AllFamilies());
   return registry;
 }
 

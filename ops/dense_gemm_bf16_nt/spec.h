@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/stream.h"
 #include "ops/family.h"
 
 namespace assay::dense_gemm_bf16_nt {
@@ -29,6 +30,11 @@ void Validate(const Args& args);
 // `threads` = 0: all cores of the process. The bits of c do not depend on it.
 void RunCpu(const Args& args, int threads = 0);
 
+// The same on the current CUDA device: device pointers, enqueued on `stream`, bits that depend on
+// nothing else. Validates likewise; throws kDevice when driver or device fails. (sm90.cu; builds
+// with CUDA only.)
+void RunCuda(const Args& args, Stream stream);
+
 Family MakeFamily();
 
 // The pieces of MakeFamily, one file each.
@@ -48,11 +54,14 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
 std::vector<OutputPolicy> Policies(const Problem& problem);
 std::vector<Finding> WholeChecks(const Problem& problem, const Bundle& inputs,
                                  const Bundle& outputs, std::uint64_t seed);
-// cpu.cpp
+// args.cpp
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
+// cpu.cpp
 Backend CpuBackend();
 // bitwise.cpp: for kernels that walk k in steps of 16 with one chain of accumulators per element.
 BitwiseOrder StepsOf16();
+// cuda.cpp, with CUDA only
+Backend CudaBackend();
 // mutants.cpp
 std::vector<Mutant> Mutants();
 
