@@ -1,0 +1,32 @@
+// cuBLASLt as a contender of the GPU benches: opened at run time, its own heuristic's candidates
+// for C = A B^T in bf16 with fp32 accumulation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/stream.h"
+#include "ops/dense_gemm_bf16_nt/spec.h"
+
+namespace assay {
+
+class CublasLtGemm {
+ public:
+  // Throws kUnsupported with the reason when the library does not load.
+  CublasLtGemm();
+  ~CublasLtGemm();
+
+  // Fixes the shape and asks for candidates, best guess first; returns how many (at most eight).
+  int Plan(const dense_gemm_bf16_nt::Args& shape);
+  // Enqueues candidate `index` for operands of the planned shape.
+  void Run(const dense_gemm_bf16_nt::Args& args, int index, Stream stream);
+  // "tile 35, stages 4, cluster 2x1, split-K 1" in the library's own numbers.
+  std::string Describe(int index) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace assay
