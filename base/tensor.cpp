@@ -10,12 +10,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace assay {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::byte kRedZoneByte{0xA5};
 // The bytes of any dtype then fit into 64 bits.
 constexpr std::int64_t kMostElements = 1LL << 60;
 
@@ -218,9 +218,15 @@ void Bundle::PunchOut() {
 
 int PoisonByte(DType dtype) { return IsFloat(dtype) ? 0xFF : 0x7F; }
 
-void Bundle::Poison() {
+void Bundle::Poison(int threads) {
+  constexpr std::int64_t kPiece = 8 << 20;
   for (Tensor& tensor : tensors_) {
-    std::memset(tensor.data, PoisonByte(tensor.dtype), tensor.bytes());
+    const auto size = static_cast<std::int64_t>(tensor.bytes());
+    ParallelRanges(size, kPiece, size > kPiece ? threads : 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     std::memset(tensor.data + begin, PoisonByte(tensor.dtype),
+                                 static_cast<std::size_t>(end - begin));
+                   });
   }
 }
 

@@ -54,8 +54,9 @@ struct TensorLayout {
   Shape shape;
 };
 
-// Bytes of guard memory before and after every tensor of a bundle.
+// Bytes of guard memory before and after every tensor of a bundle, and what they are filled with.
 inline constexpr std::size_t kRedZoneBytes = 4096;
+inline constexpr std::byte kRedZoneByte{0xA5};
 
 // What poisoned memory of a type is made of: NaN for floating-point types, 0x7F for the others.
 int PoisonByte(DType dtype);
@@ -108,8 +109,8 @@ class Bundle {
   // Makes all of a shared-memory bundle a hole again: zeros that take no memory. Red zones
   // included.
   void PunchOut();
-  // Fills every tensor with its PoisonByte.
-  void Poison();
+  // Fills every tensor with its PoisonByte, on up to `threads` threads (0 = all).
+  void Poison(int threads = 1);
   // Rewrites the red zones. CheckRedZones names the first damaged tensor, side and byte offset.
   void WriteRedZones();
   std::optional<std::string> CheckRedZones() const;

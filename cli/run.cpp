@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -31,7 +33,7 @@ struct RunFlags {
   std::string suite = "smoke", ledger, html, variant;
   std::vector<std::string> definitions, families, models, uuids, plugins;
   std::string shard;
-  bool resume = false, json = false, no_timing = false;
+  bool resume = false, json = false, no_timing = false, distinct = false;
   PythonFlags python;
   std::string python_fingerprint;
   std::string flush = "read";
@@ -165,6 +167,14 @@ void KeepShard(Suite& suite, const Shard& shard) {
   suite.workloads = std::move(kept);
 }
 
+// Captures of the same call at other steps, layers or requests differ in content only.
+void KeepDistinct(Suite& suite) {
+  std::set<std::tuple<std::string, Axes, Attributes>> seen;
+  std::erase_if(suite.workloads, [&](const Workload& w) {
+    return !seen.insert({w.definition, w.axes, w.attributes}).second;
+  });
+}
+
 Suite LoadFiltered(const RunFlags& flags) {
   Suite suite = LoadSuite(SuitePath(flags.suite), BuiltInRegistry());
   for (const SuiteProblem& problem : suite.problems) {
@@ -173,6 +183,7 @@ Suite LoadFiltered(const RunFlags& flags) {
   }
   Filter(suite, flags);
   if (!flags.variant.empty()) UseVariant(suite, flags.variant);
+  if (flags.distinct) KeepDistinct(suite);
   KeepShard(suite, ParseShard(flags.shard));
   return suite;
 }
@@ -421,6 +432,8 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option(
       "--shard", flags->shard,
       "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");
+  command->add_flag("--distinct", flags->distinct,
+                    "Of workloads with equal definition, axes and attributes only the first");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
   command->add_flag("--bitwise", flags->run.bitwise,
                     "Also require the exact bits of kernels that document their order of sums");

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/parallel.h"
 #include "base/random.h"
 #include "io/sha256.h"
 
@@ -24,13 +25,17 @@ bool AllZero(std::span<const std::byte> bytes) {
   return bytes[0] == std::byte{0} && std::memcmp(&bytes[0], &bytes[1], bytes.size() - 1) == 0;
 }
 
-// Feeds (offset, bytes) of every page that is not all zero to `hash`. A hole that somebody merely
-// read has become a page of zeros, and that is no change.
-template <class Hash>
-void UpdateWithContent(const Bundle& bundle, const Tensor& tensor, Hash&& update) {
-  for (const auto& [first, last] : bundle.TouchedParts(tensor)) {
-    for (std::size_t at = first; at < last; at += kPage) {
-      const std::span<const std::byte> page(tensor.data + at, std::min(kPage, last - at));
+// Feeds (offset, bytes) of every page of [begin, end) of a tensor that is not all zero to `update`,
+// given the tensor's touched parts. A hole that somebody merely read has become a page of zeros,
+// and that is no change.
+template <class Update>
+void UpdateWithPages(const Tensor& tensor,
+                     std::span<const std::pair<std::size_t, std::size_t>> parts, std::size_t begin,
+                     std::size_t end, Update&& update) {
+  for (const auto& [first, last] : parts) {
+    const std::size_t stop = std::min(last, end);
+    for (std::size_t at = std::max(first, begin); at < stop; at += kPage) {
+      const std::span<const std::byte> page(tensor.data + at, std::min(kPage, stop - at));
       if (AllZero(page)) continue;
       const auto offset = static_cast<std::uint64_t>(at);
       update(std::as_bytes(std::span(&offset, 1)));
@@ -39,27 +44,64 @@ void UpdateWithContent(const Bundle& bundle, const Tensor& tensor, Hash&& update
   }
 }
 
+// The hash of a whole tensor in one go, for identities that are stored.
+template <class Update>
+void UpdateWithContent(const Bundle& bundle, const Tensor& tensor, Update&& update) {
+  UpdateWithPages(tensor, bundle.TouchedParts(tensor), 0, tensor.bytes(), update);
+}
+
 #ifdef ASSAY_HAVE_XXHASH
-std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       XXH3_freeState);
-  XXH3_128bits_reset(state.get());
-  UpdateWithContent(bundle, tensor, [&](std::span<const std::byte> bytes) {
-    XXH3_128bits_update(state.get(), bytes.data(), bytes.size());
-  });
-  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
-  char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return text;
-}
+class MarkHash {
+ public:
+  MarkHash() : state_(XXH3_createState(), XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
+  void Update(std::span<const std::byte> bytes) {
+    XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+  }
+  std::string Finish() {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    char text[33];
+    std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                  static_cast<unsigned long long>(hash.low64));
+    return text;
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
 #else
-std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
-  Sha256 hash;
-  UpdateWithContent(bundle, tensor, [&](std::span<const std::byte> bytes) { hash.Update(bytes); });
-  return Hex(hash.Finish());
-}
+class MarkHash {
+ public:
+  void Update(std::span<const std::byte> bytes) { hash_.Update(bytes); }
+  std::string Finish() { return Hex(hash_.Finish()); }
+
+ private:
+  Sha256 hash_;
+};
 #endif
+
+// Blocks of fixed place are hashed side by side, then their hashes in order: the mark depends on
+// neither the number of threads nor on how the touched parts are cut.
+std::string ChangeMark(const Bundle& bundle, const Tensor& tensor) {
+  constexpr std::size_t kBlock = 8 << 20;  // a multiple of kPage
+  const auto parts = bundle.TouchedParts(tensor);
+  const std::size_t blocks = (tensor.bytes() + kBlock - 1) / kBlock;
+  std::vector<std::string> marks(blocks);
+  const auto mark_block = [&](std::int64_t index) {
+    const std::size_t begin = static_cast<std::size_t>(index) * kBlock;
+    MarkHash hash;
+    UpdateWithPages(tensor, parts, begin, std::min(begin + kBlock, tensor.bytes()),
+                    [&](std::span<const std::byte> bytes) { hash.Update(bytes); });
+    marks[static_cast<std::size_t>(index)] = hash.Finish();
+  };
+  if (blocks == 1) {
+    mark_block(0);
+    return marks[0];
+  }
+  ParallelFor(static_cast<std::int64_t>(blocks), 0, mark_block);
+  MarkHash all;
+  for (const std::string& mark : marks) all.Update(std::as_bytes(std::span(mark)));
+  return all.Finish();
+}
 
 }  // namespace
 
@@ -119,6 +161,13 @@ ContentSet& ContentSets::Get(std::size_t index) {
   set->expected = ComputeExpected(family_, problem_, set->inputs, set->key);
   sets_[index] = std::move(set);
   return *sets_[index];
+}
+
+const std::vector<std::pair<std::string, std::string>>& ContentSets::InputHashes() {
+  if (input_hashes_.empty()) {
+    input_hashes_ = HashTensors(Get(0).inputs, family_.resident_bytes != nullptr);
+  }
+  return input_hashes_;
 }
 
 const Expected* ContentSets::SwapInUnseen() {

@@ -47,6 +47,9 @@ class ContentSets {
   // what the family's validation throws.
   ContentSet& Get(std::size_t index);
 
+  // SHA-256 of the first set's inputs, computed once.
+  const std::vector<std::pair<std::string, std::string>>& InputHashes();
+
   // "" when the inputs of the set still have their hashes and red zones; else what changed, after
   // which the inputs are restored.
   std::string CheckUntouched(std::size_t index);
@@ -73,6 +76,7 @@ class ContentSets {
   std::uint64_t unseen_key_ = 0;
   std::unique_ptr<Expected> unseen_;
   std::vector<std::unique_ptr<ContentSet>> sets_;
+  std::vector<std::pair<std::string, std::string>> input_hashes_;
 };
 
 // SHA-256 over dtype, shape and bytes of every tensor: identity, for results. `sparse`: for

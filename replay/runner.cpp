@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -66,6 +68,23 @@ class WorkloadRun {
         callbacks_(callbacks),
         stop_(stop) {}
 
+  // Starts to make inputs and references while the workload before this one runs. Only where every
+  // backend computes on a device: a CPU backend would be timed beside it.
+  void Prefetch() {
+    const Family* family = cases_.front().family;
+    const bool devices_only =
+        family != nullptr && std::all_of(cases_.begin(), cases_.end(), [&](const PlannedCase& c) {
+          const Backend* backend = family->FindBackend(c.backend);
+          return backend != nullptr && backend->on_device();
+        });
+    if (!devices_only) return;
+    prefetch_ = std::async(std::launch::async, [this] {
+      MakeSets(MemoryLimit(options_) / 2);
+      for (int set = 0; set < most_sets_; ++set) sets_->Get(static_cast<std::size_t>(set));
+      if (most_sets_ > 0) sets_->InputHashes();
+    });
+  }
+
   void Run() {
     const PlannedCase& first = cases_.front();
     if (first.family == nullptr) {
@@ -73,6 +92,10 @@ class WorkloadRun {
                        "no operator family of this build has " + first.workload->definition);
     }
     try {
+      if (prefetch_.valid()) {
+        prefetch_.get();
+      }
+      if (most_sets_ == 0) MakeSets(MemoryLimit(options_));
       RunKnown();
     } catch (const Error& error) {
       if (error.fault() != Fault::kInput) throw;
@@ -83,26 +106,31 @@ class WorkloadRun {
   }
 
  private:
-  void RunKnown() {
+  // Decides how many content sets fit into `limit` bytes: 0 = not even one.
+  void MakeSets(std::int64_t limit) {
     const Workload& workload = *cases_.front().workload;
     const Family& family = *cases_.front().family;
     Problem problem = MakeProblem(family, workload.definition, workload.axes, workload.attributes,
                                   workload.variant);
-    ContentSets sets(family, std::move(problem),
-                     workload.content_id.empty() ? workload.uuid : workload.content_id,
-                     options_.seed);
-    const auto needed = static_cast<std::int64_t>(sets.bytes_per_set());
-    const std::int64_t limit = MemoryLimit(options_);
-    if (needed > limit) {
+    sets_ = std::make_unique<ContentSets>(
+        family, std::move(problem),
+        workload.content_id.empty() ? workload.uuid : workload.content_id, options_.seed);
+    needed_ = static_cast<std::int64_t>(sets_->bytes_per_set());
+    limit_ = limit;
+    most_sets_ = static_cast<int>(
+        std::min<std::int64_t>(limit / std::max<std::int64_t>(needed_, 1), kContentSets));
+  }
+
+  void RunKnown() {
+    if (most_sets_ == 0) {
       return ReportAll(Status::kOom, fmt::format("needs {} bytes for one content set, {} are free",
-                                                 needed, limit));
+                                                 needed_, limit_));
     }
-    const int most_sets = static_cast<int>(
-        std::clamp<std::int64_t>(limit / std::max<std::int64_t>(needed, 1), 1, kContentSets));
+    ContentSets& sets = *sets_;
     std::vector<BackendCase> running;
     running.reserve(cases_.size());
     for (const PlannedCase& planned : cases_) {
-      running.emplace_back(planned, sets, workers_, options_, most_sets);
+      running.emplace_back(planned, sets, workers_, options_, most_sets_);
       if (callbacks_.on_start) callbacks_.on_start(planned, reported_);
       running.back().Check();
       if (stop_) return;
@@ -144,6 +172,10 @@ class WorkloadRun {
   const MachineCeilings& ceilings_;
   const RunCallbacks& callbacks_;
   const std::atomic<bool>& stop_;
+  std::unique_ptr<ContentSets> sets_;
+  std::int64_t needed_ = 0, limit_ = 0;  // bytes
+  int most_sets_ = 0;
+  std::future<void> prefetch_;  // last: its destructor waits for work on the members above
   std::size_t reported_ = 0;
 };
 
@@ -175,13 +207,23 @@ void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
               const std::atomic<bool>& stop) {
   WorkerPool workers(options, stop);
   for (const PlannedCase& planned : plan) workers.StartEarly(planned.backend);
-  for (std::size_t begin = 0; begin < plan.size() && !stop;) {
-    std::size_t end = begin + 1;
+  const auto workload_from = [&](std::size_t begin) {
+    std::size_t end = begin;
     while (end < plan.size() && plan[end].workload == plan[begin].workload) ++end;
-    WorkloadRun(std::span(plan).subspan(begin, end - begin), workers, options, ceilings, callbacks,
-                stop)
-        .Run();
-    begin = end;
+    return std::span(plan).subspan(begin, end - begin);
+  };
+  const auto start = [&](std::span<const PlannedCase> cases) {
+    return std::make_unique<WorkloadRun>(cases, workers, options, ceilings, callbacks, stop);
+  };
+  std::span<const PlannedCase> cases = workload_from(0);
+  std::unique_ptr<WorkloadRun> run = cases.empty() ? nullptr : start(cases);
+  for (std::size_t at = 0; run != nullptr && !stop;) {
+    at += cases.size();
+    cases = workload_from(at);
+    std::unique_ptr<WorkloadRun> next = cases.empty() ? nullptr : start(cases);
+    if (next != nullptr) next->Prefetch();
+    run->Run();
+    run = std::move(next);
   }
 }
 
