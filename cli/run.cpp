@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/python.h"
+#include "cli/sanitize.h"
 #include "io/file.h"
 #include "io/sha256.h"
 #include "replay/device.h"
@@ -36,7 +37,7 @@ struct RunFlags {
   bool resume = false, json = false, no_timing = false, distinct = false;
   PythonFlags python;
   std::string python_fingerprint;
-  std::string flush = "read";
+  std::string flush = "read", sanitize;
   GpuAnswer gpu;  // of the workers; asked only when a backend of the suite computes on a device
   RunOptions run;
 };
@@ -358,6 +359,10 @@ int Run(RunFlags flags) {
   const Suite suite = LoadFiltered(flags);
   flags.run.timing = !flags.no_timing;
   flags.run.flush_by_write = flags.flush == "write";
+  if (!flags.sanitize.empty()) {
+    flags.run.timing = false;  // a checked kernel runs many times slower
+    flags.run.worker_leave_s = 60;
+  }
   const Registry registry = RegistryFor(flags);
   if (MayUseGpu(registry, suite, flags)) {
     flags.gpu = AskForGpu(flags.run.worker_command);
@@ -369,6 +374,11 @@ int Run(RunFlags flags) {
   MachineCeilings ceilings;
   const RunInfo run = BeginOrResume(ledger, flags, ceilings);
   const std::vector<PlannedCase> plan = PlanCases(registry, suite, flags.run);
+
+  const Sanitizer sanitizer(flags.sanitize);
+  if (!flags.sanitize.empty()) {
+    flags.run.worker_command = sanitizer.Command(flags.run.worker_command);
+  }
 
   InstallStopHandlers();
   Progress progress(plan.size(), isatty(2) == 1 && !flags.json);
@@ -388,6 +398,11 @@ int Run(RunFlags flags) {
   if (stop_requested) {
     fmt::print(stderr, "interrupted; the same command with --resume continues\n");
     return kInterrupted;
+  }
+  if (!flags.sanitize.empty()) {
+    const Sanitizer::Verdict verdict = sanitizer.Read();
+    fmt::print("{}: {}", flags.sanitize, verdict.text);
+    if (!verdict.clean) return 1;
   }
   return ExitCode(report.cases);
 }
@@ -432,6 +447,11 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option(
       "--shard", flags->shard,
       "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");
+  command
+      ->add_option("--sanitize", flags->sanitize,
+                   "Verify only, each worker under compute-sanitizer's memcheck, racecheck, "
+                   "synccheck or initcheck")
+      ->check(CLI::IsMember({"memcheck", "racecheck", "synccheck", "initcheck"}));
   command->add_flag("--distinct", flags->distinct,
                     "Of workloads with equal definition, axes and attributes only the first");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");

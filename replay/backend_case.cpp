@@ -51,7 +51,8 @@ WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
   if (worker == nullptr || worker->dead()) {
     const auto own = options_.backend_commands.find(backend);
     worker = std::make_unique<WorkerProcess>(
-        own != options_.backend_commands.end() ? own->second : options_.worker_command, stop_);
+        own != options_.backend_commands.end() ? own->second : options_.worker_command, stop_,
+        options_.worker_leave_s);
   }
   return *worker;
 }

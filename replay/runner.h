@@ -29,6 +29,7 @@ struct RunOptions {
   double budget_s = 12;    // timing of one case: repeats x modes x 2 s
   // Memory that tensors of one case may take; 0 = four fifths of what is available.
   std::int64_t memory_limit_bytes = 0;
+  double worker_leave_s = 0.2;  // how long a worker may take to end; checkers report at the end
   std::vector<std::string> worker_command;  // program and arguments before --fd
   std::map<std::string, std::vector<std::string>> backend_commands;  // backends of other programs
   std::string build;                                                 // for `done`

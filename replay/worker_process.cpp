@@ -56,8 +56,9 @@ bool WaitUntil(pid_t pid, Clock::time_point deadline, int& status) {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std::atomic<bool>& stop)
-    : stop_(stop) {
+WorkerProcess::WorkerProcess(const std::vector<std::string>& command, const std::atomic<bool>& stop,
+                             double leave_s)
+    : stop_(stop), leave_s_(leave_s) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
     throw Error(Fault::kDevice, fmt::format("socketpair failed: {}", std::strerror(errno)));
@@ -97,7 +98,9 @@ WorkerProcess::~WorkerProcess() {
   if (dead()) return;
   channel_ = Channel{FileDescriptor()};  // end of file: a healthy worker leaves by itself
   int status = 0;
-  if (WaitUntil(pid_, Clock::now() + 200ms, status)) {
+  const auto leave =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(leave_s_));
+  if (WaitUntil(pid_, Clock::now() + leave, status)) {
     kill(-pid_, SIGKILL);  // children it may have left behind
     return;
   }

@@ -18,8 +18,10 @@ class WorkerProcess {
  public:
   // Starts `command` + {"--fd", "N"} in a process group of its own, with stdout and stderr in a
   // private log, and waits for its greeting. A worker that cannot greet is dead(): Ask explains
-  // why. Once `stop` is true the worker is killed at the next wait.
-  WorkerProcess(const std::vector<std::string>& command, const std::atomic<bool>& stop);
+  // why. Once `stop` is true the worker is killed at the next wait. At the end it has `leave_s`
+  // seconds to go by itself.
+  WorkerProcess(const std::vector<std::string>& command, const std::atomic<bool>& stop,
+                double leave_s = 0.2);
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
   ~WorkerProcess();
@@ -47,6 +49,7 @@ class WorkerProcess {
   void Greet();
 
   const std::atomic<bool>& stop_;
+  const double leave_s_;
   pid_t pid_ = -1;
   FileDescriptor log_;
   Channel channel_{FileDescriptor()};
