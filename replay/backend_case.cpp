@@ -58,9 +58,21 @@ WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
 }
 
 void WorkerPool::StartEarly(const std::string& backend) {
-  if (options_.backend_commands.contains(backend) && !workers_.contains({backend, 0})) {
-    Get(backend, 0);
+  if (IsForeignAndNew(backend, 0)) Get(backend, 0);
+}
+
+void WorkerPool::StartTogether(const std::vector<std::string>& backends, int repeat) {
+  std::vector<WorkerProcess*> started;
+  for (const std::string& backend : backends) {
+    if (!IsForeignAndNew(backend, repeat)) continue;
+    started.push_back(&Get(backend, repeat));
+    started.back()->Post({{"op", "close"}}, {}, "setup");  // answered once everything is loaded
   }
+  for (WorkerProcess* worker : started) worker->Collect(options_.timeout_s);
+}
+
+bool WorkerPool::IsForeignAndNew(const std::string& backend, int repeat) const {
+  return options_.backend_commands.contains(backend) && !workers_.contains({backend, repeat});
 }
 
 namespace {

@@ -24,8 +24,13 @@ class WorkerPool {
   // Starts the first worker of a backend that another program serves, which may take seconds to
   // load its libraries: those of several backends then load at the same time.
   void StartEarly(const std::string& backend);
+  // Likewise for a later repeat; waits until all of them have loaded, so that none of it falls into
+  // somebody's timing.
+  void StartTogether(const std::vector<std::string>& backends, int repeat);
 
  private:
+  bool IsForeignAndNew(const std::string& backend, int repeat) const;
+
   const RunOptions& options_;
   const std::atomic<bool>& stop_;
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;

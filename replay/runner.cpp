@@ -145,6 +145,11 @@ class WorkloadRun {
 
   void TimeAll(std::vector<BackendCase>& running, std::uint64_t key) {
     for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      std::vector<std::string> timed;
+      for (BackendCase& one : running) {
+        if (one.healthy() && repeat < one.repeats()) timed.push_back(one.result().backend);
+      }
+      workers_.StartTogether(timed, repeat);
       for (std::size_t at : ShuffledOrder(running.size(), key, repeat)) {
         if (stop_) return;
         if (running[at].healthy() && repeat < running[at].repeats()) running[at].Time(repeat);

@@ -28,9 +28,8 @@ class PythonPeers : public ::testing::Test {
   // Cases by backend of a run of one small workload on these peers.
   std::map<std::string, Json> Cases(const std::string& backends, std::vector<std::string> more) {
     const std::string suite = folder_.Write("suite.jsonl", Workload("u-1", 1));
-    std::vector<std::string> words = {"run",       "--suite", suite,       "--json",
-                                      "--backend", backends,  "--peers",   kPeers,
-                                      "--budget",  "0.4",     "--repeats", "1"};
+    std::vector<std::string> words = {"run",    "--suite", suite,  "--json",   "--backend",
+                                      backends, "--peers", kPeers, "--budget", "0.4"};
     words.insert(words.end(), more.begin(), more.end());
     const CliResult run = Run(words);
     EXPECT_EQ(run.err, "");
@@ -45,7 +44,7 @@ class PythonPeers : public ::testing::Test {
 std::string Text(const Json& one, const char* field) { return one.value(field, ""); }
 
 TEST_F(PythonPeers, ARightPeerPassesBesideOurOwnBackend) {
-  const auto cases = Cases("cpu,py.plain,py.prints", {});
+  const auto cases = Cases("cpu,py.plain,py.prints", {"--repeats", "2"});
   ASSERT_EQ(cases.size(), 3u);
   for (const auto& [backend, one] : cases) {
     EXPECT_EQ(one.at("status"), "passed") << one.dump();
@@ -71,7 +70,7 @@ TEST_F(PythonPeers, EveryFaultIsAResultWithItsName) {
   };
   std::string names = "py.plain";
   for (const auto& expected : expectations) names += std::string(",") + expected.peer;
-  const auto cases = Cases(names, {});
+  const auto cases = Cases(names, {"--repeats", "1"});
   for (const auto& expected : expectations) {
     ASSERT_TRUE(cases.contains(expected.peer)) << expected.peer;
     const Json& one = cases.at(expected.peer);
