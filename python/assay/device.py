@@ -50,9 +50,7 @@ class Gpu:
         self.flush_buffer = torch.rand(floats, device="cuda")  # random: does not compress
         self.flush_sink = torch.zeros((), device="cuda")
         self.weights = None   # of the checksum
-        self.pool = None      # memory of all graphs: that of a dead graph serves the next one
         self.flush_graphs = {}
-        self.flushes(1)       # never dies, and the pool with it
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.driver.cuCtxSetLimit.argtypes = [ctypes.c_int, ctypes.c_size_t]
 
@@ -94,7 +92,8 @@ class Gpu:
         self.torch.cuda.synchronize()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            # In memory of its own: the temporaries of one graph must not lie in the kept results of another.
+            graph.capture_begin(capture_error_mode="thread_local")
             try:
                 kept = work()
             except Exception as error:
@@ -105,7 +104,6 @@ class Gpu:
                 raise cannot_be_captured(error) from error
         if any("is empty" in str(warning.message) for warning in said):
             raise Failure("unsupported", "", "it enqueues nothing on the current stream")
-        self.pool = self.pool or graph.pool()
         return Recording(self, graph, kept)
 
     def run(self, work):

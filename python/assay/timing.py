@@ -165,8 +165,7 @@ def _warm_graph(gpu, slot, count, limits):
     series = Series("warm_graph")
 
     def measure():
-        less = once.replay()  # first: recordings share a pool, and its temporaries may lie in twice's results
-        ns = twice.replay() - less
+        ns = twice.replay() - once.replay()
         return ns / count, ns
 
     return sample_until_stopped(series, limits, lambda _: _checked_sample(series, gpu, [slot], measure))

@@ -51,7 +51,7 @@ class GpuWorkerTest(unittest.TestCase):
         return torch.allclose(outputs.tensors["C"].torch().double(), a @ b.T, rtol=1.6e-2, atol=5e-3)
 
     def test_right_peers_are_right_when_checked_timed_and_run_on_new_content(self):
-        for peer in ("right", "returns"):
+        for peer in ("right", "returns", "returns_by_detours"):
             with self.subTest(peer):
                 self.assertEqual(self.opened(peer, slots=3)["status"], "ok")
                 self.assertTrue(all(self.is_right(number) for number in range(3)))
