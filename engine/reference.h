@@ -1,0 +1,117 @@
+// The fp64 truth of the model: one function per formula, no rounding beyond what is stored in the
+// weights, no code shared with the step bodies. Slow on purpose.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/model.h"
+
+namespace assay::engine::reference {
+
+using Vec = std::vector<double>;
+
+// ---- formulas ----
+
+double Sigmoid(double x);
+double Silu(double x);
+Vec Linear(const Matrix& w, const Vec& x);
+Vec LinearRows(const Matrix& w, std::int64_t n0, std::int64_t n1, const Vec& x);
+Vec RmsNorm(const Vec& x, const std::vector<float>& weight, double eps);
+Vec LayerNorm(const Vec& x, const std::vector<float>& weight, const std::vector<float>& bias,
+              double eps);
+
+struct Hyper {
+  double pre[kStreamCount] = {}, post[kStreamCount] = {};
+  double c[kStreamCount][kStreamCount] = {};  // [source][destination]
+};
+// `streams` is [4, hidden], stream-major.
+Hyper HyperOf(const ModelConfig& config, const HyperWeights& w, const Vec& streams);
+Vec MixIn(const Hyper& hyper, const Vec& streams);            // sum_j pre_j R_j
+void MixOut(const Hyper& hyper, const Vec& y, Vec& streams);  // R'_j = post_j y + sum_k C_kj R_k
+
+// ln of the decay of each key channel of one head, from the raw gate a [dim].
+Vec LogDecay(const ModelConfig& config, const KdaWeights& w, std::int64_t head, const Vec& a);
+
+struct KdaState {
+  Vec s;       // [heads, V, K]
+  Vec window;  // [3, 3 channels]: pre-convolution q, k, v, oldest first
+};
+// One token: convolution, gates, recurrence, gated norm, output projection.
+Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state);
+
+struct DsaCache {
+  Vec latents;                                       // [tokens, kv_lora]
+  std::vector<Vec> pools;                            // [index_dim] each, not rotated
+  std::map<std::int64_t, std::pair<Vec, Vec>> tail;  // position -> (index key, pool gate)
+};
+// Which pools a row attends; `forced` makes a run under test and the reference comparable.
+struct Selection {
+  std::vector<std::int64_t> pools;  // ascending
+  Vec scores;                       // of all visible pools, empty when forced without scoring
+};
+// One token at `position`: appends to the cache (entries beyond are dropped first), closes a pool,
+// selects, attends. With `forced`, those pools are attended instead of the best ones; `selection`
+// receives what was chosen and all scores. `open_from`: all tokens from here on are attended
+// besides the selected pools (default: the open tail).
+Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::int64_t position,
+           DsaCache& cache, const std::vector<std::int64_t>* forced, Selection* selection,
+           std::optional<std::int64_t> open_from = std::nullopt);
+
+Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u);
+struct Routing {
+  std::vector<std::int64_t> experts;  // ascending
+  Vec weights;                        // 2.5 p_e of each
+  Vec scores;                         // sigmoid + bias of all experts
+};
+Routing RouteRow(const ModelConfig& config, const MoeWeights& w, const Vec& u,
+                 const std::vector<std::int64_t>* forced);
+Vec MoeRow(const ModelConfig& config, const MoeWeights& w, const Vec& u, const Routing& routing);
+
+// ---- the model, one token at a time ----
+
+struct State {
+  std::int64_t length = 0;
+  std::vector<KdaState> kda;  // by KDA layer
+  std::vector<DsaCache> dsa;  // by DSA layer, the MTP layer last
+};
+State EmptyState(const ModelConfig& config);
+
+// Selections per layer, by index among DSA layers and among MoE layers of the trunk.
+struct Choices {
+  std::vector<std::vector<std::int64_t>> pools, experts;
+};
+
+struct Row {
+  Vec logits, hidden;            // hidden = f, the final-normed state
+  Vec stream_rms;                // after each layer
+  std::vector<Selection> pools;  // by DSA layer of the trunk
+  std::vector<Routing> experts;  // by MoE layer of the trunk
+};
+Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced = nullptr);
+
+struct MtpRow {
+  Vec logits, hidden;
+  Selection pools;
+  Routing experts;
+};
+// The row at `position`: eats the token at position + 1 and the hidden of `position`.
+MtpRow MtpStep(const Model& model, std::int64_t position, std::int32_t token, const Vec& hidden,
+               DsaCache& cache, const std::vector<std::int64_t>* forced_pools = nullptr,
+               std::optional<std::int64_t> open_from = std::nullopt,
+               const std::vector<std::int64_t>* forced_experts = nullptr);
+
+// ---- the model, layer by layer over a whole sequence ----
+
+struct Sequence {
+  std::vector<Vec> logits, hidden;  // per position
+  State state;                      // after the last token (trunk layers)
+};
+Sequence WholeSequence(const Model& model, const std::vector<std::int32_t>& tokens);
+
+std::int64_t ArgMax(const Vec& logits);  // ties: lower id
+
+}  // namespace assay::engine::reference
