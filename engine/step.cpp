@@ -62,8 +62,11 @@ void CheckRequest(const Step& step, int index) {
     BadInput(who + " names state slot " + std::to_string(request.slot) + ", which is free");
   }
   const std::int64_t end = request.start + request.rows, length = step.state->length(request.slot);
+  // Trunk rows follow what is committed; MTP rows repeat committed positions or run ahead as
+  // drafts.
   const bool trunk = step.program->shape.kind == ProgramKind::kTrunk;
-  if (request.start < 0 || (trunk && request.start != length) || request.start > length) {
+  const std::int64_t latest = length + step.state->options().rows_per_request;
+  if (request.start < 0 || (trunk && request.start != length) || request.start > latest) {
     BadInput(who + " starts at position " + std::to_string(request.start) + ", but " +
              std::to_string(length) + " tokens are committed");
   }

@@ -122,7 +122,7 @@ class Generator {
     const auto values = Allocate<bf16>(target.n * k);
     target.data = {values, reinterpret_cast<const std::byte*>(values.get())};
     const float factor = Factor(spec.sigma);
-    const bool diagonal = spec.slot == Slot::kProject;
+    const bool diagonal = spec.slot == Slot::kProject && !options_.noise_mtp;
     const float alpha =
         static_cast<float>(options_.plant * std::sqrt(2 * std::log(static_cast<double>(c_.vocab))) /
                            static_cast<double>(c_.hidden));

@@ -1,0 +1,295 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/philox.h"
+
+namespace assay::engine {
+
+Generator::Generator(const Model& model, State& state, Dispatcher& dispatcher,
+                     const GenerateOptions& options)
+    : model_(model), state_(state), dispatcher_(dispatcher), options_(options) {
+  if (options_.drafts < 0 || rows() > kMaxRows) {
+    BadInput(std::to_string(options_.drafts) + " drafts: 0 to " + std::to_string(kMaxRows - 1) +
+             " are possible (one chain, verified with one row more)");
+  }
+  if (options_.drafts > 0 && !model_.config.mtp) {
+    BadInput("model " + model_.config.name + " has no MTP layer to draft with");
+  }
+  if (rows() > state_.options().rows_per_request) {
+    BadInput("a state with room for " + std::to_string(state_.options().rows_per_request) +
+             " rows per request; " + std::to_string(options_.drafts) + " drafts need " +
+             std::to_string(rows()) + " rows and a ring of " + std::to_string(RingWidth(rows())));
+  }
+  const bool greedy = options_.rule == AcceptRule::kGreedy;
+  if (greedy != (options_.sampling.temperature <= 0)) {
+    BadInput("temperature " + std::to_string(options_.sampling.temperature) +
+             (greedy ? " with the greedy rule: use coupled or rejection"
+                     : " with a sampling rule: use greedy"));
+  }
+  if (options_.sample_drafts && options_.rule != AcceptRule::kRejection) {
+    BadInput("sampled drafts need the rejection rule");
+  }
+}
+
+// ---- requests ----
+
+int Generator::Add(const std::vector<std::int32_t>& prompt, std::uint64_t seed) {
+  if (prompt.empty()) BadInput("an empty prompt");
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= model_.config.vocab) {
+      BadInput("prompt token " + std::to_string(i) + " is " + std::to_string(prompt[i]) +
+               "; the vocabulary ends at " + std::to_string(model_.config.vocab));
+    }
+  }
+  Request request;
+  request.slot = state_.Create();
+  request.seed = seed;
+  request.tokens = prompt;
+  try {
+    state_.Reserve(request.slot, static_cast<std::int64_t>(prompt.size()));
+    Prefill(request);
+  } catch (...) {
+    state_.Free(request.slot);
+    throw;
+  }
+  requests_.push_back(std::move(request));
+  return requests() - 1;
+}
+
+int Generator::Fork(int request, std::uint64_t seed) {
+  const int slot = state_.Fork(at(request).slot);
+  requests_.push_back(at(request));
+  requests_.back().slot = slot;
+  requests_.back().seed = seed;
+  return requests() - 1;
+}
+
+void Generator::Remove(int request) {
+  state_.Free(at(request).slot);
+  at(request).slot = -1;
+  if (at(request).generated.finish == Finish::kNo) at(request).generated.finish = Finish::kCount;
+}
+
+// The prompt in steps of as many rows as the state has room for; MTP rows follow each step.
+void Generator::Prefill(Request& request) {
+  const int most = state_.options().rows_per_request;
+  const auto prompt = static_cast<std::int64_t>(request.tokens.size());
+  for (std::int64_t start = 0; start < prompt; start += most) {
+    const int count = static_cast<int>(std::min<std::int64_t>(most, prompt - start));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(most), 0);
+    std::copy_n(request.tokens.begin() + start, count, tokens.begin());
+    const StepOutput output = dispatcher_.Run(Phase::kPrefill, ProgramKind::kTrunk, most,
+                                              {{request.slot, count, start, {}}}, tokens);
+    state_.Commit(request.slot, count);
+    if (start + count == prompt) {
+      AcceptInput first{options_.rule, options_.sampling, request.seed, prompt - 1, {}, {}, {}};
+      first.logits.push_back(output.logits(count - 1));
+      Emit(request, Accept(first));
+    }
+    if (options_.drafts == 0) continue;
+    std::vector<bf16> hidden(static_cast<std::size_t>(most * model_.config.hidden));
+    for (int row = 0; row < count; ++row) {
+      std::copy_n(output.hidden(row).begin(), model_.config.hidden,
+                  hidden.begin() + row * model_.config.hidden);
+      tokens[static_cast<std::size_t>(row)] =
+          request.tokens[static_cast<std::size_t>(start + row) + 1];
+    }
+    const StepOutput drafted = dispatcher_.Run(Phase::kPrefill, ProgramKind::kMtp, most,
+                                               {{request.slot, count, start, {}}}, tokens, hidden);
+    KeepDraftSeed(request, drafted, count - 1);
+  }
+}
+
+void Generator::Emit(Request& request, const std::vector<std::int32_t>& tokens) {
+  request.tokens.insert(request.tokens.end(), tokens.begin(), tokens.end());
+  std::vector<std::int32_t>& emitted = request.generated.tokens;
+  for (const std::int32_t token : tokens) {
+    if (static_cast<std::int64_t>(emitted.size()) < options_.max_new) emitted.push_back(token);
+  }
+  if (static_cast<std::int64_t>(emitted.size()) == options_.max_new) {
+    request.generated.finish = Finish::kCount;
+  } else if (state_.length(request.slot) >= model_.config.max_positions) {
+    request.generated.finish = Finish::kLength;
+  }
+}
+
+// What the next cycle's first draft comes from: the last accepted row, gathered per request.
+void Generator::KeepDraftSeed(Request& request, const StepOutput& output, int row) {
+  request.draft_logits.assign(output.logits(row).begin(), output.logits(row).end());
+  request.draft_hidden.assign(output.hidden(row).begin(), output.hidden(row).end());
+  request.selection.pools = output.pools(row);
+}
+
+// ---- one cycle ----
+
+bool Generator::Cycle() {
+  std::vector<int> group;
+  bool any = false;
+  const auto run = [&] {
+    if (!group.empty()) RunGroup(group);
+    any = any || !group.empty();
+    group.clear();
+  };
+  for (int request = 0; request < requests(); ++request) {
+    if (at(request).slot < 0 || at(request).generated.finish != Finish::kNo) continue;
+    group.push_back(request);
+    if (static_cast<int>(group.size() + 1) * rows() > kMaxRows) run();
+  }
+  run();
+  if (any) ++cycles_;
+  return any;
+}
+
+void Generator::RunGroup(const std::vector<int>& group) {
+  std::vector<Turn> turns;
+  for (const int index : group) {
+    Turn turn;
+    turn.request = index;
+    turn.length = state_.length(at(index).slot);
+    turn.rows =
+        static_cast<int>(std::min<std::int64_t>(rows(), model_.config.max_positions - turn.length));
+    turns.push_back(std::move(turn));
+  }
+  for (const Turn& turn : turns) state_.Reserve(at(turn.request).slot, turn.rows);
+  if (options_.drafts > 0) Draft(turns);
+  const StepOutput verified = Verify(turns);
+  std::vector<bf16> hidden;
+  for (int row = 0; row < static_cast<int>(turns.size()) * rows(); ++row) {
+    hidden.insert(hidden.end(), verified.hidden(row).begin(), verified.hidden(row).end());
+  }
+  AcceptRows(verified, turns);
+  for (const Turn& turn : turns) {
+    state_.Commit(at(turn.request).slot, static_cast<int>(turn.emitted.size()));
+    at(turn.request).generated.lengths.push_back(static_cast<int>(turn.emitted.size()));
+    Emit(at(turn.request), turn.emitted);
+  }
+  if (options_.drafts > 0) Extend(turns, hidden);
+}
+
+void Generator::Draft(std::vector<Turn>& turns) {
+  for (Turn& turn : turns) {
+    if (draft_source_) turn.drafts = draft_source_(turn.request, at(turn.request).tokens);
+    if (turn.drafts.empty()) TakeDraft(turn);
+  }
+  for (int step = 2; step <= options_.drafts; ++step) ChainRow(turns, step);
+  for (Turn& turn : turns) turn.drafts.resize(static_cast<std::size_t>(turn.rows) - 1);
+}
+
+// The next draft from the request's newest MTP logits.
+void Generator::TakeDraft(Turn& turn) {
+  const Request& request = at(turn.request);
+  if (!options_.sample_drafts) {
+    turn.drafts.push_back(Greedy(request.draft_logits));
+    return;
+  }
+  const auto position =
+      static_cast<std::uint64_t>(turn.length) + turn.drafts.size() + 1;  // of the drafted token
+  const Distribution& q =
+      turn.draft_distributions.emplace_back(request.draft_logits, options_.sampling);
+  turn.drafts.push_back(q.Draw(PhiloxUniform(request.seed, position, kDrawDraft)));
+}
+
+// Row `step` of the chain: eats draft step - 1 at position L + step - 2, gives draft `step`.
+void Generator::ChainRow(std::vector<Turn>& turns, int step) {
+  const bool share = options_.share_index.value_or(model_.config.share_mtp_index);
+  std::vector<StepRequest> requests;
+  std::vector<std::int32_t> tokens;
+  std::vector<bf16> hidden;
+  for (const Turn& turn : turns) {
+    const Request& request = at(turn.request);
+    const std::int64_t position = turn.length + step - 2;
+    const bool live = step <= turn.rows - 1;
+    StepRequest& row = requests.emplace_back();
+    row = {live ? request.slot : -1, live ? 1 : 0, position, request.selection};
+    row.seed.open_from = turn.length / kPoolTokens * kPoolTokens;
+    tokens.push_back(turn.drafts[static_cast<std::size_t>(
+        std::min<int>(step - 2, static_cast<int>(turn.drafts.size()) - 1))]);
+    hidden.insert(hidden.end(), request.draft_hidden.begin(), request.draft_hidden.end());
+  }
+  const StepOutput output =
+      dispatcher_.Run(Phase::kDraft, share ? ProgramKind::kMtpChain : ProgramKind::kMtp, 1,
+                      requests, tokens, hidden);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    if (requests[i].slot < 0) continue;
+    Request& request = at(turns[i].request);
+    const auto row = static_cast<int>(i);
+    request.draft_logits.assign(output.logits(row).begin(), output.logits(row).end());
+    request.draft_hidden.assign(output.hidden(row).begin(), output.hidden(row).end());
+    if (static_cast<int>(turns[i].drafts.size()) < step) TakeDraft(turns[i]);
+  }
+}
+
+StepOutput Generator::Verify(const std::vector<Turn>& turns) {
+  std::vector<StepRequest> requests;
+  std::vector<std::int32_t> tokens;
+  for (const Turn& turn : turns) {
+    requests.push_back({at(turn.request).slot, turn.rows, turn.length, {}});
+    tokens.push_back(at(turn.request).tokens.back());
+    tokens.insert(tokens.end(), turn.drafts.begin(), turn.drafts.end());
+    tokens.resize(requests.size() * static_cast<std::size_t>(rows()), 0);
+  }
+  return dispatcher_.Run(Phase::kVerify, ProgramKind::kTrunk, rows(), requests, tokens);
+}
+
+void Generator::AcceptRows(const StepOutput& verified, std::vector<Turn>& turns) {
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    Turn& turn = turns[i];
+    AcceptInput input{
+        options_.rule, options_.sampling,       at(turn.request).seed, turn.length, {},
+        turn.drafts,   turn.draft_distributions};
+    for (int row = 0; row < turn.rows; ++row) {
+      input.logits.push_back(verified.logits(static_cast<int>(i) * rows() + row));
+    }
+    if (options_.simulated) {
+      const int length =
+          SimulatedLength(*options_.simulated, options_.drafts, cycles_, turn.request, requests());
+      turn.emitted = AcceptSimulated(input, std::min(length, turn.rows) - 1);
+    } else {
+      turn.emitted = Accept(input);
+    }
+  }
+}
+
+// MTP rows of the accepted positions, from the trunk's hidden states: they overwrite what the chain
+// wrote there. Rows beyond are padding.
+void Generator::Extend(const std::vector<Turn>& turns, const std::vector<bf16>& hidden) {
+  std::vector<StepRequest> requests;
+  std::vector<std::int32_t> tokens;
+  for (const Turn& turn : turns) {
+    requests.push_back(
+        {at(turn.request).slot, static_cast<int>(turn.emitted.size()), turn.length, {}});
+    tokens.insert(tokens.end(), turn.emitted.begin(), turn.emitted.end());
+    tokens.resize(requests.size() * static_cast<std::size_t>(rows()), 0);
+  }
+  const StepOutput output =
+      dispatcher_.Run(Phase::kDraft, ProgramKind::kMtp, rows(), requests, tokens, hidden);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    const int row = static_cast<int>(i) * rows() + static_cast<int>(turns[i].emitted.size()) - 1;
+    KeepDraftSeed(at(turns[i].request), output, row);
+  }
+}
+
+AcceptStats StatsOf(const std::vector<const Generated*>& results, int drafts) {
+  AcceptStats stats;
+  stats.histogram.assign(static_cast<std::size_t>(drafts) + 1, 0);
+  double sum = 0, cycles = 0, requests = 0;
+  for (const Generated* result : results) {
+    if (result->lengths.empty()) continue;
+    double own = 0;
+    for (const int length : result->lengths) {
+      own += length;
+      ++stats.histogram[static_cast<std::size_t>(length) - 1];
+    }
+    const auto count = static_cast<double>(result->lengths.size());
+    sum += own, cycles += count;
+    stats.mean_over_requests += own / count;
+    ++requests;
+  }
+  if (cycles > 0) stats.mean_over_cycles = sum / cycles;
+  if (requests > 0) stats.mean_over_requests /= requests;
+  return stats;
+}
+
+}  // namespace assay::engine

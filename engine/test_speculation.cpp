@@ -1,0 +1,279 @@
+// Speculative decoding: emitted tokens never depend on it, states never remember it, and rejection
+// sampling gives the target distribution.
+#include <cmath>
+
+#include "base/error.h"
+#include "engine/generate.h"
+#include "engine/philox.h"
+#include "engine/test_support.h"
+
+namespace assay::engine {
+namespace {
+
+// One engine over the tiny model: state, executor, dispatcher, generator.
+struct Engine {
+  State state;
+  std::unique_ptr<Executor> executor, fallback;
+  Dispatcher dispatcher;
+  Generator generator;
+
+  Engine(const Model& model, const GenerateOptions& options,
+         CommitMode commit = CommitMode::kReplay, int rows = 0, DispatchOptions dispatch = {})
+      : state(model.config, {.slots = 6,
+                             .rows_per_request = rows > 0 ? rows : options.drafts + 1,
+                             .commit = commit,
+                             .tokens = 2048}),
+        executor(MakeCpuExecutor({})),
+        fallback(MakeCpuExecutor({})),
+        dispatcher(model, state, *executor, *fallback, dispatch),
+        generator(model, state, dispatcher, options) {}
+
+  std::vector<std::int32_t> Run(const std::vector<std::int32_t>& prompt, std::uint64_t seed = 1) {
+    const int request = generator.Add(prompt, seed);
+    while (generator.Cycle()) {
+    }
+    return generator.result(request).tokens;
+  }
+};
+
+std::vector<std::int32_t> Prompt(std::int64_t count, std::uint64_t seed = 1) {
+  return SyntheticPrompt(TinyModel().config, seed, count);
+}
+
+TEST(Speculation, GreedyEqualsPlainDecodingTokenForToken) {
+  const std::vector<std::int32_t> plain = Engine(TinyModel(), {.max_new = 96}).Run(Prompt(21));
+  for (const int drafts : {1, 3, 5, 7}) {
+    for (const CommitMode commit : {CommitMode::kReplay, CommitMode::kScratch}) {
+      Engine engine(TinyModel(), {.drafts = drafts, .max_new = 96}, commit);
+      EXPECT_EQ(engine.Run(Prompt(21)), plain) << drafts << " drafts, " << CommitModeName(commit);
+      const std::int64_t verify = engine.dispatcher.counters().of(Fallback::kNone);
+      EXPECT_EQ(verify, engine.generator.cycles());  // every verify step ran on the primary path
+      EXPECT_LT(verify, 90) << "drafts are accepted";
+      // One indexer run per cycle, and one per prompt step.
+      EXPECT_EQ(engine.dispatcher.counters().mtp_indexer_runs,
+                engine.generator.cycles() + (21 + drafts) / (drafts + 1));
+    }
+  }
+}
+
+TEST(Speculation, OwnIndexPerDraftChangesDraftsOnly) {
+  const std::vector<std::int32_t> plain = Engine(TinyModel(), {.max_new = 64}).Run(Prompt(40));
+  Engine engine(TinyModel(), {.drafts = 3, .share_index = false, .max_new = 64});
+  EXPECT_EQ(engine.Run(Prompt(40)), plain);
+  EXPECT_EQ(engine.dispatcher.counters().mtp_indexer_runs, 3 * engine.generator.cycles() + 10);
+}
+
+// Draft chains right up to some position and wrong from there on (or everywhere).
+TEST(Speculation, PlantedDraftsNeverChangeTheOutput) {
+  constexpr int kDrafts = 5;
+  const std::vector<std::int32_t> prompt = Prompt(30);
+  const std::vector<std::int32_t> plain = Engine(TinyModel(), {.max_new = 60}).Run(prompt);
+  for (int wrong_from = 0; wrong_from <= kDrafts; ++wrong_from) {
+    Engine engine(TinyModel(), {.drafts = kDrafts, .max_new = 60},
+                  wrong_from % 2 == 0 ? CommitMode::kReplay : CommitMode::kScratch);
+    engine.generator.set_draft_source([&](int, const std::vector<std::int32_t>& tokens) {
+      std::vector<std::int32_t> drafts;
+      for (int j = 0; j < kDrafts; ++j) {
+        const std::size_t next = tokens.size() - prompt.size() + static_cast<std::size_t>(j);
+        const std::int32_t right = next < plain.size() ? plain[next] : 0;
+        drafts.push_back(j < wrong_from ? right : (right + 1) % 257);
+      }
+      return drafts;
+    });
+    EXPECT_EQ(engine.Run(prompt), plain) << "wrong from draft " << wrong_from;
+    EXPECT_EQ(engine.generator.result(0).lengths.front(), wrong_from + 1);
+  }
+}
+
+TEST(Speculation, CoupledSamplingDoesNotDependOnDrafts) {
+  const SamplingOptions warm{.temperature = 0.8, .top_k = 40, .top_p = 0.95};
+  GenerateOptions options{.rule = AcceptRule::kCoupled, .sampling = warm, .max_new = 64};
+  const std::vector<std::int32_t> plain = Engine(TinyModel(), options).Run(Prompt(25), 77);
+  EXPECT_NE(plain, Engine(TinyModel(), options).Run(Prompt(25), 78)) << "the seed matters";
+  options.drafts = 4;
+  EXPECT_EQ(Engine(TinyModel(), options).Run(Prompt(25), 77), plain);
+}
+
+// Several requests of different lengths, in one batch and alone.
+TEST(Speculation, BatchMatesDoNotMatter) {
+  GenerateOptions options{.drafts = 3, .max_new = 40};
+  Engine together(TinyModel(), options);
+  for (const int length : {5, 18, 33, 64}) {
+    together.generator.Add(Prompt(length, static_cast<std::uint64_t>(length)), 1);
+  }
+  while (together.generator.Cycle()) {
+  }
+  int request = 0;
+  for (const int length : {5, 18, 33, 64}) {
+    EXPECT_EQ(Engine(TinyModel(), options).Run(Prompt(length, static_cast<std::uint64_t>(length))),
+              together.generator.result(request++).tokens);
+  }
+}
+
+// After any history of accepted and rejected drafts every readable byte is what decoding leaves.
+TEST(Speculation, StateRemembersNothingOfRejectedDrafts) {
+  for (const CommitMode commit : {CommitMode::kReplay, CommitMode::kScratch}) {
+    Engine engine(TinyModel(), {.drafts = 5, .max_new = 1000}, commit);
+    engine.generator.Add(Prompt(58), 1);
+    for (int cycle = 0; cycle < 12; ++cycle) {
+      engine.state.PoisonUnreadable();
+      engine.generator.Cycle();
+    }
+    const std::int64_t length = engine.state.length(engine.generator.slot(0));
+    std::vector<std::int32_t> context = Prompt(58);
+    const std::vector<std::int32_t>& emitted = engine.generator.result(0).tokens;
+    context.insert(context.end(), emitted.begin(), emitted.end());
+    context.resize(static_cast<std::size_t>(length));
+    Engine plain(TinyModel(), {.drafts = 5, .max_new = 1}, commit);
+    plain.generator.Add(context, 1);
+    EXPECT_EQ(plain.state.Fingerprint(plain.generator.slot(0), true),
+              engine.state.Fingerprint(engine.generator.slot(0), true));
+  }
+}
+
+TEST(Speculation, ForksShareAPrefixAndDiverge) {
+  Engine engine(
+      TinyModel(),
+      {.drafts = 3, .rule = AcceptRule::kCoupled, .sampling = {.temperature = 1.0}, .max_new = 48});
+  const int first = engine.generator.Add(Prompt(90), 5);
+  const int same = engine.generator.Fork(first, 5), other = engine.generator.Fork(first, 6);
+  while (engine.generator.Cycle()) {
+  }
+  EXPECT_EQ(engine.generator.result(first).tokens, engine.generator.result(same).tokens);
+  EXPECT_NE(engine.generator.result(first).tokens, engine.generator.result(other).tokens);
+}
+
+// A slot that a new request takes over knows nothing of the former one.
+TEST(Speculation, ReusedSlotStartsClean) {
+  Engine engine(TinyModel(), {.drafts = 2, .max_new = 30});
+  const int first = engine.generator.Add(Prompt(70, 3), 1);
+  while (engine.generator.Cycle()) {
+  }
+  engine.generator.Remove(first);
+  const int second = engine.generator.Add(Prompt(20, 4), 1);
+  while (engine.generator.Cycle()) {
+  }
+  EXPECT_EQ(engine.generator.result(second).tokens,
+            Engine(TinyModel(), {.drafts = 2, .max_new = 30}).Run(Prompt(20, 4)));
+}
+
+// Mean accepted lengths of the planted model and of one whose MTP layer is noise.
+TEST(Speculation, AcceptedLengthOfPlantedAndNoisyDrafts) {
+  const auto mean = [](const Model& model) {
+    Engine engine(model, {.drafts = 3, .max_new = 250});
+    engine.Run(Prompt(20));
+    return StatsOf({&engine.generator.result(0)}, 3).mean_over_cycles;
+  };
+  EXPECT_NEAR(mean(TinyModel()), 2.883, 0.25);
+  const Model noisy =
+      MakeSyntheticModel(PresetConfig("tiny"), {.seed = 1, .plant = 5.0, .noise_mtp = true});
+  EXPECT_LT(mean(noisy), 1.1);
+}
+
+TEST(Speculation, DispatchCountsWhyAStepFellBack) {
+  const auto count = [](const DispatchOptions& dispatch, Fallback reason) {
+    Engine engine(TinyModel(), {.drafts = 3, .max_new = 20}, CommitMode::kReplay, 0, dispatch);
+    engine.Run(Prompt(12));
+    return engine.dispatcher.counters().of(reason);
+  };
+  EXPECT_GT(count({}, Fallback::kPrefill), 0);
+  EXPECT_GT(count({}, Fallback::kDraft), 0);
+  EXPECT_GT(count({.width = 3}, Fallback::kTooWide), 0);
+  EXPECT_EQ(count({.width = 3}, Fallback::kNone), 0);
+  EXPECT_GT(count({.max_context = 16}, Fallback::kContext), 0);
+  EXPECT_GT(count({.disabled = true}, Fallback::kDisabled), 0);
+  EXPECT_GT(count({.drafts_on_primary = true}, Fallback::kNone), count({}, Fallback::kNone));
+}
+
+TEST(Speculation, EndsAtTheLastPosition) {
+  Model model = TinyModel();
+  model.config.max_positions = 40;
+  Engine engine(model, {.drafts = 3, .max_new = 100});
+  engine.Run(Prompt(30));
+  EXPECT_EQ(engine.generator.result(0).finish, Finish::kLength);
+  EXPECT_EQ(engine.state.length(engine.generator.slot(0)), 40);
+  Engine plain(model, {.max_new = 100});
+  EXPECT_EQ(engine.generator.result(0).tokens, plain.Run(Prompt(30)));
+}
+
+// ---- acceptance alone ----
+
+// Chi-square of the first emitted token against P, over many positions (each has its own numbers).
+double ChiSquare(const Distribution& p, const std::vector<float>& logits, const Distribution* q,
+                 int point_mass, int draws) {
+  std::vector<std::int64_t> seen(logits.size());
+  AcceptInput input{AcceptRule::kRejection, {.temperature = 1}, 99, 0, {logits, logits}, {0}, {}};
+  if (q) input.draft_distributions.push_back(*q);
+  for (int i = 0; i < draws; ++i) {
+    input.position = i;
+    input.drafts[0] =
+        q ? q->Draw(PhiloxUniform(99, static_cast<std::uint64_t>(i) + 1, kDrawDraft)) : point_mass;
+    ++seen[static_cast<std::size_t>(Accept(input).front())];
+  }
+  double chi = 0;
+  for (std::size_t t = 0; t < seen.size(); ++t) {
+    const double expected = p.probability(static_cast<std::int64_t>(t)) * draws;
+    if (expected > 0) chi += std::pow(static_cast<double>(seen[t]) - expected, 2) / expected;
+    EXPECT_TRUE(expected > 0 || seen[t] == 0);
+  }
+  return chi;
+}
+
+TEST(Acceptance, RejectionSamplingEmitsTheTargetDistribution) {
+  constexpr int kVocab = 257, kDraws = 60000;
+  // 99.9 % quantile of chi-square with 256 degrees of freedom (Wilson-Hilferty).
+  constexpr double kLimit = 331.8;
+  std::vector<float> logits(kVocab), other(kVocab), flat(kVocab, 1.0f);
+  for (int t = 0; t < kVocab; ++t) {
+    logits[static_cast<std::size_t>(t)] = 2 * PhiloxUniform(7, static_cast<std::uint64_t>(t), 0);
+    other[static_cast<std::size_t>(t)] =
+        std::exp(2 * PhiloxUniform(8, static_cast<std::uint64_t>(t), 0));
+  }
+  const Distribution p(logits, {.temperature = 1}), uniform(flat), wrong(other);
+  EXPECT_LT(ChiSquare(p, logits, &p, 0, kDraws), kLimit) << "Q = P";
+  EXPECT_LT(ChiSquare(p, logits, &uniform, 0, kDraws), kLimit) << "Q uniform";
+  EXPECT_LT(ChiSquare(p, logits, &wrong, 0, kDraws), kLimit) << "Q another distribution";
+  EXPECT_LT(ChiSquare(p, logits, nullptr, 3, kDraws), kLimit) << "point mass";
+  // A draft that the target never emits.
+  logits[5] = -200;
+  const Distribution without(logits, {.temperature = 1});
+  EXPECT_LT(ChiSquare(without, logits, nullptr, 5, kDraws / 4), kLimit) << "P(d) = 0";
+  // The test can fail: accepting every draft is seen.
+  EXPECT_GT(ChiSquare(wrong, logits, &uniform, 0, kDraws), 2 * kLimit);
+}
+
+TEST(Acceptance, SimulatedLengthsHaveTheirMean) {
+  constexpr int kDrafts = 5, kCycles = 20000;
+  for (const LengthMode mode : {LengthMode::kMatchExpected, LengthMode::kGeometric}) {
+    const SimulatedLengths options{.mode = mode, .mean = 3.61, .seed = 4};
+    double sum = 0, squares = 0;
+    for (int cycle = 0; cycle < kCycles; ++cycle) {
+      const double length = SimulatedLength(options, kDrafts, cycle, 1, 2);
+      sum += length, squares += length * length;
+    }
+    const double mean = sum / kCycles, deviation = std::sqrt(squares / kCycles - mean * mean);
+    EXPECT_NEAR(mean, 3.61, 4 * deviation / std::sqrt(double{kCycles}));
+  }
+  EXPECT_NEAR(GeometricRatio(2.99, 3), 0.808, 5e-4);
+  EXPECT_NEAR(GeometricRatio(3.61, 5), 0.791, 5e-4);
+  const SimulatedLengths trace{.mode = LengthMode::kTrace, .trace = {1, 4, 2, 3}};
+  EXPECT_EQ(SimulatedLength(trace, 3, 0, 1, 2), 4);
+  EXPECT_EQ(SimulatedLength(trace, 3, 1, 0, 2), 2);
+  EXPECT_THROW(SimulatedLength(trace, 3, 2, 0, 2), Error);
+}
+
+TEST(Acceptance, RefusesWhatCannotWork) {
+  EXPECT_THROW(Engine(TinyModel(), {.drafts = 16}), Error);
+  EXPECT_THROW(Engine(TinyModel(), {.drafts = 3}, CommitMode::kReplay, 2), Error);
+  EXPECT_THROW(Engine(TinyModel(), {.rule = AcceptRule::kCoupled}), Error);
+  EXPECT_THROW(Engine(TinyModel(), {.sampling = {.temperature = 1}}), Error);
+  Engine engine(TinyModel(), {.max_new = 4});
+  EXPECT_THROW(engine.generator.Add({}, 1), Error);
+  EXPECT_THROW(engine.generator.Add({1, 257}, 1), Error);
+  EXPECT_THROW(engine.generator.Add(std::vector<std::int32_t>(5000, 1), 1), Error);  // out of pages
+  EXPECT_EQ(engine.Run(Prompt(9)), Engine(TinyModel(), {.max_new = 4}).Run(Prompt(9)))
+      << "refusals leave nothing behind";
+}
+
+}  // namespace
+}  // namespace assay::engine
