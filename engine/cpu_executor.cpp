@@ -183,7 +183,12 @@ class CpuExecutor : public Executor {
   std::string name() const override {
     return options_.arithmetic == Arithmetic::kFast ? "cpu" : "cpu-bit";
   }
-  const MatrixMath& math() const override { return *math_; }
+  bool RunTask(const Step& caller, const Task& task) override {
+    Step step = caller;
+    step.math = math_.get();
+    options_.bodies[static_cast<std::size_t>(task.op)](step, task);
+    return true;
+  }
 
   StepStats Run(const Step& caller) override {
     Step step = caller;

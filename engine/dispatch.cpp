@@ -65,6 +65,7 @@ StepOutput Dispatcher::Run(Phase phase, ProgramKind kind, int rows_per_request,
       const StepOutput output = runner_.Run(kind, rows_per_request, requests, tokens, hidden);
       ++counters_.shapes[{static_cast<int>(requests.size()), rows_per_request}];
       count();
+      if (phase == Phase::kVerify && after_verify_) after_verify_(primary_);
       return output;
     } catch (const Error& error) {
       if (error.fault() == Fault::kInput) throw;  // the fallback would refuse it as well
@@ -75,6 +76,7 @@ StepOutput Dispatcher::Run(Phase phase, ProgramKind kind, int rows_per_request,
   const StepOutput output = runner_.Run(kind, rows_per_request, std::move(requests),
                                         std::move(tokens), std::move(hidden));
   count();
+  if (phase == Phase::kVerify && after_verify_) after_verify_(fallback_);
   return output;
 }
 

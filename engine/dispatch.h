@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -57,6 +58,10 @@ class Dispatcher {
                  std::vector<StepRequest> requests, std::vector<std::int32_t> tokens,
                  std::vector<bf16> hidden = {});
 
+  // Called after each verify (or decode) step, before it is committed: check mode.
+  using AfterVerify = std::function<void(Executor& executor)>;
+  void set_after_verify(AfterVerify after) { after_verify_ = std::move(after); }
+
   const PathCounters& counters() const { return counters_; }
   const StepStats& stats() const { return runner_.stats(); }
   Runner& runner() { return runner_; }
@@ -70,6 +75,7 @@ class Dispatcher {
   Executor& fallback_;
   DispatchOptions options_;
   PathCounters counters_;
+  AfterVerify after_verify_;
 };
 
 }  // namespace assay::engine

@@ -27,7 +27,8 @@ class Executor {
   // Runs every task of step.program once. Throws kInput when the step does not fit (CheckStep);
   // committed state is untouched in any case.
   virtual StepStats Run(const Step& step) = 0;
-  virtual const MatrixMath& math() const = 0;
+  // One task alone, for checks that replay a step task by task. False: this executor has no tasks.
+  virtual bool RunTask(const Step& step, const Task& task) = 0;
 };
 
 enum class Arithmetic : std::uint8_t {
@@ -46,5 +47,10 @@ struct CpuOptions {
   Bodies bodies = EngineBodies();
 };
 std::unique_ptr<Executor> MakeCpuExecutor(const CpuOptions& options);
+
+// "cpu-ref64": the fp64 formulas, row by row, no tasks. Between steps it keeps what the engine
+// keeps, in the engine's formats. Throws kUnsupported for a state with replay commit (it has no
+// logs).
+std::unique_ptr<Executor> MakeReferenceExecutor();
 
 }  // namespace assay::engine

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -91,7 +92,10 @@ struct Row {
   std::vector<Selection> pools;  // by DSA layer of the trunk
   std::vector<Routing> experts;  // by MoE layer of the trunk
 };
-Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced = nullptr);
+// `observe` sees the streams after each layer.
+using Observer = std::function<void(std::int64_t layer, const Vec& streams)>;
+Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced = nullptr,
+             const Observer& observe = {});
 
 struct MtpRow {
   Vec logits, hidden;

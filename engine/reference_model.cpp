@@ -46,7 +46,8 @@ void Add(const Vec& y, Vec& x) {
 
 }  // namespace
 
-Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced) {
+Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced,
+             const Observer& observe) {
   const ModelConfig& config = model.config;
   Row row;
   Vec streams = StartStreams(model, token);
@@ -74,6 +75,7 @@ Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices
       MixOut(ffn, MoeRow(config, w.moe, v, row.experts.back()), streams);
     }
     row.stream_rms.push_back(RootMeanSquare(streams));
+    if (observe) observe(layer, streams);
   }
   ++state.length;
   row.hidden = FinalHidden(model, streams);

@@ -56,7 +56,7 @@ StepOutput Runner::Run(ProgramKind kind, int rows_per_request, std::vector<StepR
            .program = &loaded.program,
            .state = &state_,
            .workspace = &loaded.workspace,
-           .math = &executor_->math(),
+           .math = nullptr,
            .requests = std::move(requests),
            .tokens = std::move(tokens),
            .hidden = std::move(hidden)};

@@ -363,21 +363,27 @@ bf16* State::NextWindow(std::int64_t kda, int slot, int entry) {
 
 // ---- what counts ----
 
+void State::VisitTokens(std::int64_t dsa, int slot, std::int64_t begin, std::int64_t end,
+                        const Visit& visit) {
+  const std::string name = "dsa " + std::to_string(dsa);
+  for (std::int64_t p = begin; p < end; ++p) {
+    visit(name + " latent of " + std::to_string(p), Bytes(Latent(dsa, slot, p), model_.kv_lora));
+  }
+  for (std::int64_t pool = begin / kPoolTokens; pool < end / kPoolTokens; ++pool) {
+    const PoolEntry entry = Pool(dsa, slot, pool);
+    visit(name + " pool " + std::to_string(pool), Bytes(entry.key, model_.index_dim));
+    visit(name + " scale of pool " + std::to_string(pool), Bytes(entry.scale, 1));
+  }
+}
+
 void State::ForEachVisible(int slot, bool mtp_layer, const Visit& visit) {
   const std::int64_t length = request(slot).length;
   const std::int64_t layers = model_.dsa_layers() - (model_.mtp && !mtp_layer ? 1 : 0);
   for (std::int64_t dsa = 0; dsa < layers; ++dsa) {
-    const std::string name = "dsa " + std::to_string(dsa);
-    for (std::int64_t p = 0; p < length; ++p) {
-      visit(name + " latent", Bytes(Latent(dsa, slot, p), model_.kv_lora));
-    }
-    for (std::int64_t pool = 0; pool < length / kPoolTokens; ++pool) {
-      const PoolEntry entry = Pool(dsa, slot, pool);
-      visit(name + " pool", Bytes(entry.key, model_.index_dim));
-      visit(name + " pool scale", Bytes(entry.scale, 1));
-    }
+    VisitTokens(dsa, slot, 0, length, visit);
     for (std::int64_t p = length / kPoolTokens * kPoolTokens; p < length; ++p) {
-      visit(name + " ring", Bytes(Ring(dsa, slot, p), 2 * model_.index_dim));
+      visit("dsa " + std::to_string(dsa) + " ring",
+            Bytes(Ring(dsa, slot, p), 2 * model_.index_dim));
     }
   }
   std::vector<float> state(static_cast<std::size_t>(state_floats_));
@@ -387,6 +393,35 @@ void State::ForEachVisible(int slot, bool mtp_layer, const Visit& visit) {
     visit(name + " state", Bytes(state.data(), state_floats_));
     for (int age = kConvWidth - 2; age >= 0; --age) {
       visit(name + " window", Bytes(WindowEntry(kda, slot, age), channels_));
+    }
+  }
+}
+
+void State::ForEachWritten(int slot, int rows, const Visit& visit) {
+  const std::int64_t length = request(slot).length;
+  const std::int64_t layers = model_.dsa_layers() - (model_.mtp ? 1 : 0);
+  for (std::int64_t dsa = 0; dsa < layers; ++dsa) {
+    VisitTokens(dsa, slot, length, length + rows, visit);
+    for (std::int64_t p = length; p < length + rows; ++p) {
+      visit("dsa " + std::to_string(dsa) + " ring of " + std::to_string(p),
+            Bytes(Ring(dsa, slot, p), 2 * model_.index_dim));
+    }
+  }
+  const bool replay = options_.commit == CommitMode::kReplay;
+  for (std::int64_t kda = 0; kda < model_.kda_layers(); ++kda) {
+    const std::string name = "kda " + std::to_string(kda);
+    if (replay) visit(name + " base", Bytes(KdaNextBase(kda, slot, 0), state_floats_));
+    for (int row = 0; row < rows; ++row) {
+      const std::string of = " of row " + std::to_string(row);
+      visit(name + " inputs" + of, Bytes(NextInputs(kda, slot, row), channels_));
+      if (replay) {
+        visit(name + " log" + of, Bytes(NextLog(kda, slot, row).key, log_floats_));
+      } else {
+        visit(name + " state" + of, Bytes(KdaScratch(kda, slot, row, 0), state_floats_));
+      }
+    }
+    for (int entry = 0; replay && entry < kConvWidth - 1; ++entry) {
+      visit(name + " window", Bytes(NextWindow(kda, slot, entry), channels_));
     }
   }
 }

@@ -122,6 +122,10 @@ class State {
   using Visit = std::function<void(const std::string& part, std::span<const std::byte> bytes)>;
   void ForEachVisible(int slot, bool mtp_layer, const Visit& visit);
   std::uint64_t Fingerprint(int slot, bool mtp_layer);
+  // Every byte that a trunk step of `rows` live rows writes for a request, part by part.
+  void ForEachWritten(int slot, int rows, const Visit& visit);
+  // The committed state of a KDA layer [heads, V, K], pending updates applied.
+  void CurrentState(std::int64_t kda, int slot, float* target);
 
   // Fills everything that no live request can read with NaN patterns (tests).
   void PoisonUnreadable();
@@ -142,12 +146,13 @@ class State {
   void OwnPages(Request& request, bool tokens, std::int64_t length);
   void CopyPage(bool tokens, int from, int to);
   void PoisonRequest(int slot);
+  void VisitTokens(std::int64_t dsa, int slot, std::int64_t begin, std::int64_t end,
+                   const Visit& visit);
   float* Base(int half, std::int64_t kda, int slot);
   float* LogRow(int half, std::int64_t kda, int slot, int row);
   KdaLog LogAt(int half, std::int64_t kda, int slot, int row);
   bf16* Window(int half, std::int64_t kda, int slot, int entry);
   bf16* Inputs(int half, std::int64_t kda, int slot, int row);
-  void CurrentState(std::int64_t kda, int slot, float* target);
   void AdvanceWindow(int slot, int accepted);
   void CopyRecurrent(int from, int to, int rows);
 

@@ -1,0 +1,361 @@
+#include "engine/check.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <sstream>
+
+#include "base/error.h"
+#include "engine/accept.h"
+#include "engine/reference_state.h"
+
+namespace assay::engine {
+namespace {
+
+using reference::Vec;
+using Bytes = std::vector<std::byte>;
+
+struct Part {
+  std::string name;
+  Bytes bytes;
+};
+
+Bytes Copy(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
+
+// What a trunk step leaves behind for its live rows: outputs and uncommitted state.
+std::vector<Part> WriteSet(const Step& step, bool outputs) {
+  std::vector<Part> parts;
+  for (int row = 0; outputs && row < step.program->rows(); ++row) {
+    if (!step.live(row)) continue;
+    const std::string of = " of row " + std::to_string(row);
+    const auto vocab = static_cast<std::size_t>(step.config().vocab);
+    const auto hidden = static_cast<std::size_t>(step.config().hidden);
+    parts.push_back({"hidden" + of, Copy(std::as_bytes(std::span(
+                                        step.workspace->row<bf16>(Buf::kHidden, row), hidden)))});
+    parts.push_back({"logits" + of, Copy(std::as_bytes(std::span(
+                                        step.workspace->row<float>(Buf::kLogits, row), vocab)))});
+  }
+  for (std::size_t i = 0; i < step.requests.size(); ++i) {
+    const StepRequest& request = step.requests[i];
+    if (request.slot < 0) continue;
+    step.state->ForEachWritten(
+        request.slot, request.rows, [&](const std::string& name, std::span<const std::byte> bytes) {
+          parts.push_back({"request " + std::to_string(i) + " " + name, Copy(bytes)});
+        });
+  }
+  return parts;
+}
+
+// "logits of row 2, byte 12: 3f8a.. / 3f8b.." or nothing.
+std::string FirstDifference(const std::vector<Part>& a, const std::vector<Part>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto [x, y] = std::mismatch(a[i].bytes.begin(), a[i].bytes.end(), b[i].bytes.begin());
+    if (x == a[i].bytes.end()) continue;
+    std::ostringstream text;
+    const std::ptrdiff_t at = (x - a[i].bytes.begin()) / 4 * 4;  // the 32-bit word around it
+    text << a[i].name << " at byte " << at << ": " << std::hex;
+    for (const Bytes* bytes : {&a[i].bytes, &b[i].bytes}) {
+      std::uint32_t word = 0;
+      std::memcpy(&word, bytes->data() + at,
+                  std::min<std::size_t>(4, bytes->size() - static_cast<std::size_t>(at)));
+      text << word << (bytes == &a[i].bytes ? " against " : "");
+    }
+    return text.str();
+  }
+  return "";
+}
+
+// The bytes of a task's output regions in the workspace.
+std::vector<Part> TaskOutputs(const Step& step, const Task& task) {
+  std::vector<Part> parts;
+  for (const Region& region : task.writes) {
+    const Buffer& buffer = step.program->buffer(region.buffer);
+    if (buffer.state) continue;
+    const std::int64_t size = ElementBytes(buffer.element);
+    Part& part = parts.emplace_back();
+    part.name = BufName(region.buffer);
+    for (std::int64_t row = region.row0; row < region.row1; ++row) {
+      const std::byte* begin =
+          step.workspace->data(region.buffer) + (row * buffer.columns + region.column0) * size;
+      part.bytes.insert(part.bytes.end(), begin, begin + (region.column1 - region.column0) * size);
+    }
+  }
+  return parts;
+}
+
+void Restore(const Step& step, const Task& task, const std::vector<Part>& parts) {
+  auto part = parts.begin();
+  for (const Region& region : task.writes) {
+    const Buffer& buffer = step.program->buffer(region.buffer);
+    if (buffer.state) continue;
+    const std::int64_t bytes = (region.column1 - region.column0) * ElementBytes(buffer.element);
+    const std::byte* from = part++->bytes.data();
+    for (std::int64_t row = region.row0; row < region.row1; ++row, from += bytes) {
+      std::memcpy(step.workspace->data(region.buffer) +
+                      (row * buffer.columns + region.column0) * ElementBytes(buffer.element),
+                  from, static_cast<std::size_t>(bytes));
+    }
+  }
+}
+
+double RelativeError(const Vec& wanted, const std::function<double(std::size_t)>& seen) {
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    error += std::pow(seen(i) - wanted[i], 2);
+    norm += wanted[i] * wanted[i];
+  }
+  return std::sqrt(error / std::max(norm, 1e-30));
+}
+
+}  // namespace
+
+std::string CheckFindings::Text() const {
+  std::ostringstream text;
+  text << checked << " steps checked, " << problems.size() << " problems\n";
+  for (const std::string& problem : problems) text << "  " << problem << "\n";
+  if (rows > 0) {
+    text << "against fp64: best token equal in " << same_top << " of " << rows << " rows, "
+         << near_ties << " near ties; worst relative error " << worst_error << ", worst divergence "
+         << worst_divergence << " nats; " << loose_selections << " selections within rounding\n";
+  }
+  return text.str();
+}
+
+void Checker::Check(CheckMode mode, Executor& checked) {
+  if (runner_.last_step().program->shape.kind != ProgramKind::kTrunk) return;
+  ++findings_.checked;
+  switch (mode) {
+    case CheckMode::kNone:
+      break;
+    case CheckMode::kShadow:
+      return CheckShadow(checked);
+    case CheckMode::kUnroll:
+      return CheckUnroll();
+    case CheckMode::kReference:
+      return CheckReference(checked);
+  }
+}
+
+// ---- a second executor ----
+
+void Checker::CheckShadow(Executor& checked) {
+  const Step step = runner_.last_step();
+  const std::vector<Part> seen = WriteSet(step, true);
+  shadow_.Run(step);
+  const std::string difference = FirstDifference(seen, WriteSet(step, true));
+  if (difference.empty()) return;
+  std::string problem = checked.name() + " and " + shadow_.name() + " differ: " + difference;
+  const std::string task = FirstDifferingTask(step, checked);
+  if (!task.empty()) problem += "; first in task " + task;
+  findings_.problems.push_back(problem);
+  checked.Run(step);  // what is committed is the checked executor's
+}
+
+// Replays the step task by task: both executors get the same inputs, so the first task whose
+// outputs differ is the one to look at.
+std::string Checker::FirstDifferingTask(const Step& step, Executor& checked) {
+  for (std::size_t t = 0; t < step.program->tasks.size(); ++t) {
+    const Task& task = step.program->tasks[t];
+    const std::vector<Part> before = TaskOutputs(step, task);
+    const bool touches_state =
+        std::any_of(task.writes.begin(), task.writes.end(),
+                    [&](const Region& r) { return step.program->buffer(r.buffer).state; });
+    const auto outputs = [&] {
+      std::vector<Part> parts = TaskOutputs(step, task);
+      if (!touches_state) return parts;
+      for (Part& part : WriteSet(step, false)) parts.push_back(std::move(part));
+      return parts;
+    };
+    if (!shadow_.RunTask(step, task)) return "";
+    const std::vector<Part> wanted = outputs();
+    Restore(step, task, before);
+    if (!checked.RunTask(step, task)) return "";
+    const std::string difference = FirstDifference(outputs(), wanted);
+    if (!difference.empty()) return "\"" + DescribeTask(*step.program, t) + "\", " + difference;
+  }
+  return "";
+}
+
+// ---- single rows ----
+
+void Checker::CheckUnroll() {
+  const Step step = runner_.last_step();
+  State& state = *step.state;
+  const std::vector<Part> seen = WriteSet(step, true);
+  for (int i = 0; i < step.program->shape.requests; ++i) {
+    const StepRequest& request = step.request(i);
+    if (request.slot < 0) continue;
+    const int fork = state.Fork(request.slot);
+    for (int r = 0; r < request.rows; ++r) {
+      const int row = i * step.rows_per_request() + r;
+      const StepOutput single =
+          runner_.Run(ProgramKind::kTrunk, 1, {{fork, 1, request.start + r, {}}},
+                      {step.tokens[static_cast<std::size_t>(row)]});
+      const float* logits = step.workspace->row<float>(Buf::kLogits, row);
+      // In a one-row program of the same shape the step's own outputs are overwritten by
+      // themselves.
+      const bool same =
+          step.program->rows() == 1 ||
+          std::memcmp(single.logits(0).data(), logits, single.logits(0).size_bytes()) == 0;
+      if (!same) {
+        findings_.problems.push_back("request " + std::to_string(i) + ", row " + std::to_string(r) +
+                                     ": logits of the " + std::to_string(step.rows_per_request()) +
+                                     "-row step differ from single rows");
+      }
+      state.Commit(fork, 1);
+    }
+    state.Free(fork);
+  }
+  const std::string changed = FirstDifference(seen, WriteSet(step, step.program->rows() > 1));
+  if (step.program->rows() > 1 && !changed.empty())
+    findings_.problems.push_back("unrolling changed " + changed);
+}
+
+// ---- fp64 ----
+
+namespace {
+
+// What a serial replay sees of one row: selections, and the streams after each layer.
+struct RowTrace {
+  reference::Choices choices;
+  std::vector<Vec> streams;  // by layer
+};
+
+void Record(const Step& step, const Task& task, std::vector<RowTrace>& rows) {
+  const ModelConfig& config = step.config();
+  if (task.op == Op::kSelect) {
+    const SelectedTokens selected = Selected(step, task.row);
+    rows[static_cast<std::size_t>(task.row)].choices.pools.emplace_back(
+        selected.pools, selected.pools + (step.live(task.row) ? *selected.pool_count : 0));
+  } else if (task.op == Op::kRoute) {
+    const RouteTable routes = Routes(step);
+    for (int row = 0; row < step.program->rows(); ++row) {
+      auto& list = rows[static_cast<std::size_t>(row)].choices.experts.emplace_back();
+      for (std::int64_t e = 0; step.live(row) && e < config.experts_per_token; ++e) {
+        list.push_back(routes.experts[routes.slots[row * config.experts_per_token + e]]);
+      }
+    }
+  } else if (task.op == Op::kMix && task.part != 1 && !(task.layer == 0 && task.part == 0) &&
+             task.index == step.program->slices() - 1) {
+    const bf16* streams = step.workspace->row<bf16>(Buf::kStreams, task.row);
+    Vec& values = rows[static_cast<std::size_t>(task.row)].streams.emplace_back();
+    for (std::int64_t i = 0; i < kStreamCount * config.hidden; ++i)
+      values.push_back(ToFloat(streams[i]));
+  }
+}
+
+// Chosen ids whose score lies below the border of the reference's own choice by more than the
+// slack.
+int CountIllegal(const Vec& scores, const std::vector<std::int64_t>& chosen, std::int64_t* loose) {
+  if (chosen.empty() || scores.size() <= chosen.size()) return 0;
+  Vec sorted = scores;
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  const double border = sorted[chosen.size() - 1], spread = sorted.front() - sorted.back();
+  int illegal = 0;
+  for (const std::int64_t id : chosen) {
+    const double below = border - scores[static_cast<std::size_t>(id)];
+    *loose += below > 0 && below <= kSelectionSlack * spread;
+    illegal += below > kSelectionSlack * spread;
+  }
+  return illegal;
+}
+
+// KL(reference, seen) of the softmax distributions.
+double Divergence(const Vec& wanted, const float* seen) {
+  double top_w = wanted[0], top_s = seen[0], sum_w = 0, sum_s = 0, kl = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    top_w = std::max(top_w, wanted[i]), top_s = std::max(top_s, static_cast<double>(seen[i]));
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    sum_w += std::exp(wanted[i] - top_w), sum_s += std::exp(seen[i] - top_s);
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double log_p = wanted[i] - top_w - std::log(sum_w);
+    kl += std::exp(log_p) * (log_p - (seen[i] - top_s - std::log(sum_s)));
+  }
+  return kl;
+}
+
+}  // namespace
+
+void Checker::CheckReference(Executor& checked) {
+  const Step step = runner_.last_step();
+  std::vector<RowTrace> traces(static_cast<std::size_t>(step.program->rows()));
+  for (const Task& task : step.program->tasks) {
+    if (!checked.RunTask(step, task)) {
+      throw Error(Fault::kUnsupported, "executor " + checked.name() + " has no tasks to check");
+    }
+    Record(step, task, traces);
+  }
+  for (int i = 0; i < step.program->shape.requests; ++i) {
+    const StepRequest& request = step.request(i);
+    if (request.slot < 0) continue;
+    reference::State state = LoadReferenceState(step.config(), *step.state, request.slot);
+    for (int r = 0; r < request.rows; ++r) {
+      const int row = i * step.rows_per_request() + r;
+      const RowTrace& trace = traces[static_cast<std::size_t>(row)];
+      const std::string who = "request " + std::to_string(i) + ", row " + std::to_string(r) + ": ";
+      Vec streams_error;
+      const reference::Row truth =
+          TrunkRow(*step.model, step.tokens[static_cast<std::size_t>(row)], state, &trace.choices,
+                   [&](std::int64_t layer, const Vec& streams) {
+                     const Vec& seen = trace.streams[static_cast<std::size_t>(layer)];
+                     streams_error.push_back(
+                         RelativeError(streams, [&](std::size_t at) { return seen[at]; }));
+                   });
+      for (std::size_t layer = 0; layer < streams_error.size(); ++layer) {
+        findings_.worst_error = std::max(findings_.worst_error, streams_error[layer]);
+        if (streams_error[layer] <= kStreamBound) continue;
+        findings_.problems.push_back(who + "streams after layer " + std::to_string(layer) +
+                                     " are off by " + std::to_string(streams_error[layer]));
+        break;  // later layers only inherit it
+      }
+      CompareLogits(step, row, who, truth);
+    }
+  }
+}
+
+void Checker::CompareLogits(const Step& step, int row, const std::string& who,
+                            const reference::Row& truth) {
+  const float* logits = step.workspace->row<float>(Buf::kLogits, row);
+  const double error =
+      RelativeError(truth.logits, [&](std::size_t i) { return static_cast<double>(logits[i]); });
+  findings_.worst_error = std::max(findings_.worst_error, error);
+  if (!(error <= kLogitBound)) {
+    findings_.problems.push_back(who + "logits are off by " + std::to_string(error));
+  }
+  findings_.worst_divergence =
+      std::max(findings_.worst_divergence, Divergence(truth.logits, logits));
+  int illegal = 0;
+  for (const reference::Selection& pools : truth.pools) {
+    illegal += CountIllegal(pools.scores, pools.pools, &findings_.loose_selections);
+  }
+  for (const reference::Routing& experts : truth.experts) {
+    illegal += CountIllegal(experts.scores, experts.experts, &findings_.loose_selections);
+  }
+  if (illegal > 0) {
+    findings_.problems.push_back(who + std::to_string(illegal) +
+                                 " pools or experts were not among the best");
+  }
+  ++findings_.rows;
+  const std::size_t vocab = truth.logits.size();
+  const std::int64_t best = reference::ArgMax(truth.logits), seen = Greedy({logits, vocab});
+  if (best == seen) {
+    ++findings_.same_top;
+    return;
+  }
+  // Equal but for rounding: the gap is no larger than the error of these logits.
+  double norm = 0;
+  for (const double value : truth.logits) norm += value * value;
+  const double gap =
+      truth.logits[static_cast<std::size_t>(best)] - truth.logits[static_cast<std::size_t>(seen)];
+  if (gap <= 2 * error * std::sqrt(norm)) {
+    ++findings_.near_ties;
+  } else {
+    findings_.problems.push_back(who + "best token is " + std::to_string(seen) + " instead of " +
+                                 std::to_string(best) + ", which leads by " + std::to_string(gap));
+  }
+}
+
+}  // namespace assay::engine
