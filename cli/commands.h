@@ -21,6 +21,7 @@ void AddAbCommand(CLI::App& app, int& exit_code);
 void AddSelftestCommand(CLI::App& app, int& exit_code);
 void AddPluginCommand(CLI::App& app, int& exit_code);
 void AddWorkerCommand(CLI::App& app, int& exit_code);
+void AddDecodeCommand(CLI::App& app, int& exit_code);
 void AddTimelineCommand(CLI::App& app, int& exit_code);  // only in builds with ASSAY_HAVE_TIMELINE
 
 }  // namespace assay::cli

@@ -20,6 +20,7 @@ Examples:
   assay report --html report.html                 the last run as one offline page
   assay run --plugin ./libmine.so                 judge somebody else's kernel
   assay ab compare --off A --on B                 does a serving speed-up hold?
+  assay decode --model tiny --mtp 3               tokens from the step engine, speculative
 
 Exit codes: 0 ok; 1 a case failed; 2 bad input; 3 unsupported; 4 machine or device; 5 inconclusive;
 6 not comparable or incomplete evidence; 70 internal error; 130 interrupted.)";
@@ -55,6 +56,7 @@ int main(int argc, char** argv) {
   assay::cli::AddAbCommand(app, exit_code);
   assay::cli::AddSelftestCommand(app, exit_code);
   assay::cli::AddPluginCommand(app, exit_code);
+  assay::cli::AddDecodeCommand(app, exit_code);
   assay::cli::AddWorkerCommand(app, exit_code);
 #ifdef ASSAY_HAVE_TIMELINE
   assay::cli::AddTimelineCommand(app, exit_code);

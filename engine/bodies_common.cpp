@@ -1,12 +1,14 @@
 // What task bodies share: norms, rounded products, quantisation of index vectors.
 #include <vector>
 
+#include "base/simd.h"
 #include "engine/scalar_math.h"
 #include "engine/step.h"
 
 namespace assay::engine {
 
-void RmsNormRow(const bf16* x, const float* weight, std::int64_t n, double eps, bf16* y) {
+ASSAY_VECTOR_CLONES void RmsNormRow(const bf16* x, const float* weight, std::int64_t n, double eps,
+                                    bf16* y) {
   const auto value = [&](std::int64_t i) { return ToFloat(x[i]); };
   const float mean = exact::Div(exact::DotTree(n, value, value), static_cast<float>(n));
   const float rstd = exact::InverseSqrt(exact::Add(mean, static_cast<float>(eps)));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/simd.h"
 #include "engine/scalar_math.h"
 #include "engine/step.h"
 
@@ -91,7 +92,7 @@ void Decay(const Unit& u, const bf16* a, float* decay) {
 
 // The head's state as this step finds it: the committed base with the accepted rows of the step
 // before re-applied.
-void LoadState(const Unit& u, std::vector<float>& s) {
+ASSAY_VECTOR_CLONES void LoadState(const Unit& u, std::vector<float>& s) {
   const std::int64_t rows0 = u.task.n0 - u.head0, rows1 = u.task.n1 - u.head0;
   const float* base = u.step.state->KdaBase(u.kda, u.slot, u.task.index);
   s.assign(base + rows0 * u.dim, base + rows1 * u.dim);
@@ -139,7 +140,8 @@ RowInputs PrepareRow(const Unit& u, int row, const bf16* a) {
 
 // S <- S diag(decay); delta = beta (v - S k); S <- S + delta k^T; o = S q. Rows of S are
 // independent.
-void Recur(const Unit& u, const RowInputs& in, std::vector<float>& s, float* delta, bf16* o) {
+ASSAY_VECTOR_CLONES void Recur(const Unit& u, const RowInputs& in, std::vector<float>& s,
+                               float* delta, bf16* o) {
   for (std::size_t v = 0; v < in.v.size(); ++v) {
     float* row = s.data() + v * static_cast<std::size_t>(u.dim);
     const float predicted = exact::DotTree(
@@ -223,27 +225,36 @@ void Kda(const Step& step, const Task& task) {
   }
 }
 
-// rms(o; o_norm) * sigmoid(g) per head, then o_proj. Every tile normalises for itself: that is
-// cheaper than one more dependent stage.
+namespace {
+
+// rms(o; o_norm) * sigmoid(g), head by head.
+ASSAY_VECTOR_CLONES void GateRow(const ModelConfig& config, const KdaWeights& w, const bf16* o,
+                                 const bf16* g, bf16* out) {
+  const std::int64_t dim = config.kda_dim;
+  for (std::int64_t at = 0; at < config.kda_channels(); at += dim) {
+    const auto value = [&](std::int64_t i) { return ToFloat(o[at + i]); };
+    const float mean = exact::Div(exact::DotTree(dim, value, value), static_cast<float>(dim));
+    const float rstd = exact::InverseSqrt(Add(mean, static_cast<float>(config.rms_eps)));
+    for (std::int64_t i = 0; i < dim; ++i) {
+      const float normed = Mul(Mul(value(i), rstd), w.o_norm[static_cast<std::size_t>(i)]);
+      out[at + i] = ToBF16(Mul(normed, exact::Sigmoid(ToFloat(g[at + i]))));
+    }
+  }
+}
+
+}  // namespace
+
+// Gated norm, then o_proj. Every tile normalises for itself: that is cheaper than one more
+// dependent stage.
 void KdaOut(const Step& step, const Task& task) {
   const ModelConfig& config = step.config();
   const KdaWeights& w = step.layer(task).kda;
-  const std::int64_t channels = config.kda_channels(), dim = config.kda_dim;
+  const std::int64_t channels = config.kda_channels();
   step.ForLiveRuns([&](int row, int count) {
     std::vector<bf16> gated(static_cast<std::size_t>(count * channels));
     for (int r = 0; r < count; ++r) {
-      const bf16* o = step.workspace->row<bf16>(Buf::kValues, row + r);
-      const bf16* g = step.workspace->row<bf16>(Buf::kGate, row + r);
-      bf16* out = gated.data() + r * channels;
-      for (std::int64_t at = 0; at < channels; at += dim) {
-        const auto value = [&](std::int64_t i) { return ToFloat(o[at + i]); };
-        const float mean = exact::Div(exact::DotTree(dim, value, value), static_cast<float>(dim));
-        const float rstd = exact::InverseSqrt(Add(mean, static_cast<float>(config.rms_eps)));
-        for (std::int64_t i = 0; i < dim; ++i) {
-          const float normed = Mul(Mul(value(i), rstd), w.o_norm[static_cast<std::size_t>(i)]);
-          out[at + i] = ToBF16(Mul(normed, exact::Sigmoid(ToFloat(g[at + i]))));
-        }
-      }
+      GateRow(config, w, step.workspace->row<bf16>(Buf::kValues, row + r),
+              step.workspace->row<bf16>(Buf::kGate, row + r), gated.data() + r * channels);
     }
     LinearToBF16(step, w.o, task.n0, task.n1, gated.data(), channels, count,
                  step.workspace->row<bf16>(Buf::kOutput, row) + task.n0, config.hidden);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/simd.h"
 #include "engine/scalar_math.h"
 #include "engine/step.h"
 
@@ -40,7 +41,7 @@ void GatherOutput(const Step& step, int row, bool experts, std::int64_t n0, std:
 }
 
 // R'_j = post_j y + sum_k C_kj R_k, in that order, on one slice.
-void UpdateStreams(const Step& step, const Task& task, bf16* streams) {
+ASSAY_VECTOR_CLONES void UpdateStreams(const Step& step, const Task& task, bf16* streams) {
   const std::int64_t hidden = step.config().hidden;
   const std::int64_t previous = task.part == 1   ? task.layer
                                 : task.part == 2 ? task.layer
@@ -63,7 +64,7 @@ void UpdateStreams(const Step& step, const Task& task, bf16* streams) {
 
 // 24 partial mixes and the partial sum of squares of one slice of all four streams: element e of
 // the slice is column e % 64 of stream e / 64.
-void PartialMixes(const Step& step, const Task& task, const bf16* streams) {
+ASSAY_VECTOR_CLONES void PartialMixes(const Step& step, const Task& task, const bf16* streams) {
   const std::int64_t hidden = step.config().hidden;
   const LayerWeights& w = step.layer(task);
   const HyperWeights& hyper = task.part == 0 ? w.attention_mix : w.ffn_mix;
@@ -75,10 +76,15 @@ void PartialMixes(const Step& step, const Task& task, const bf16* streams) {
   float* partials =
       step.workspace->row<float>(Buf::kPartials, task.row) + task.index * (kMixes + 1);
   for (int o = 0; o < kMixes; ++o) {
-    const float* fn = hyper.fn.data() + o * kStreamCount * hidden + task.n0;
-    partials[o] = exact::DotTree(kStreamCount * kMixSlice, value, [&](std::int64_t e) {
-      return fn[e / kMixSlice * hidden + e % kMixSlice];
-    });
+    float lanes[exact::kTreeLanes] = {};  // as DotTree over the slice, with rows of F contiguous
+    for (std::int64_t e = 0; e < kStreamCount * kMixSlice; e += exact::kTreeLanes) {
+      const float* fn =
+          hyper.fn.data() + (o * kStreamCount + e / kMixSlice) * hidden + task.n0 + e % kMixSlice;
+      for (int lane = 0; lane < exact::kTreeLanes; ++lane) {
+        lanes[lane] = Fma(slice[e + lane], fn[lane], lanes[lane]);
+      }
+    }
+    partials[o] = exact::SumLanes(lanes);
   }
   partials[kMixes] = exact::DotTree(kStreamCount * kMixSlice, value, value);
 }
@@ -123,7 +129,7 @@ void Mix(const Step& step, const Task& task) {
   if (task.part != 2) PartialMixes(step, task, streams);
 }
 
-void MixIn(const Step& step, const Task& task) {
+ASSAY_VECTOR_CLONES void MixIn(const Step& step, const Task& task) {
   if (!step.live(task.row)) return;
   const ModelConfig& config = step.config();
   const LayerWeights& w = step.layer(task);

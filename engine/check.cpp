@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -246,17 +247,24 @@ void Record(const Step& step, const Task& task, std::vector<RowTrace>& rows) {
 }
 
 // Chosen ids whose score lies below the border of the reference's own choice by more than the
-// slack.
-int CountIllegal(const Vec& scores, const std::vector<std::int64_t>& chosen, std::int64_t* loose) {
+// slack: a share of the spread, or four standard deviations of both scores' noise.
+int CountIllegal(const Vec& scores, const Vec& noise, const std::vector<std::int64_t>& chosen,
+                 std::int64_t* loose) {
   if (chosen.empty() || scores.size() <= chosen.size()) return 0;
-  Vec sorted = scores;
-  std::sort(sorted.begin(), sorted.end(), std::greater<>());
-  const double border = sorted[chosen.size() - 1], spread = sorted.front() - sorted.back();
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  const std::size_t border = order[chosen.size() - 1];
+  const double spread = scores[order.front()] - scores[order.back()];
   int illegal = 0;
   for (const std::int64_t id : chosen) {
-    const double below = border - scores[static_cast<std::size_t>(id)];
-    *loose += below > 0 && below <= kSelectionSlack * spread;
-    illegal += below > kSelectionSlack * spread;
+    const auto index = static_cast<std::size_t>(id);
+    double slack = kSelectionSlack * spread;
+    if (!noise.empty()) slack = std::max(slack, 4 * std::hypot(noise[index], noise[border]));
+    const double below = scores[border] - scores[index];
+    *loose += below > 0 && below <= slack;
+    illegal += below > slack;
   }
   return illegal;
 }
@@ -329,10 +337,10 @@ void Checker::CompareLogits(const Step& step, int row, const std::string& who,
       std::max(findings_.worst_divergence, Divergence(truth.logits, logits));
   int illegal = 0;
   for (const reference::Selection& pools : truth.pools) {
-    illegal += CountIllegal(pools.scores, pools.pools, &findings_.loose_selections);
+    illegal += CountIllegal(pools.scores, pools.noise, pools.pools, &findings_.loose_selections);
   }
   for (const reference::Routing& experts : truth.experts) {
-    illegal += CountIllegal(experts.scores, experts.experts, &findings_.loose_selections);
+    illegal += CountIllegal(experts.scores, {}, experts.experts, &findings_.loose_selections);
   }
   if (illegal > 0) {
     findings_.problems.push_back(who + std::to_string(illegal) +

@@ -56,7 +56,8 @@ class Checker {
 // Bounds of kReference: relative L2 of the residual streams after a layer and of the logits, with
 // bf16 activations against fp64 (measured on tiny: docs/engine.md).
 inline constexpr double kStreamBound = 0.03, kLogitBound = 0.06;
-// A chosen score may lie below the reference's border by this share of the spread of scores.
+// A chosen score may lie below the reference's border by this share of the spread of scores, or by
+// four standard deviations of what rounding the index to e4m3 does to both.
 inline constexpr double kSelectionSlack = 1.0 / 64;
 
 }  // namespace assay::engine

@@ -98,7 +98,8 @@ class Schedule {
     finished_[static_cast<std::size_t>(index)] = true;
     for (const int counter : program_.tasks[static_cast<std::size_t>(index)].signals) {
       const auto c = static_cast<std::size_t>(counter);
-      ++value_[c];
+      // Waits are for all signals of a counter.
+      if (++value_[c] < program_.counters[c].signals) continue;
       for (const int waiter : waiting_[c]) {
         const auto w = static_cast<std::size_t>(waiter);
         for (const Wait& wait : program_.tasks[w].waits) {

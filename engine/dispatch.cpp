@@ -53,31 +53,40 @@ Fallback Dispatcher::Choose(Phase phase, int rows_per_request,
   return Fallback::kNone;
 }
 
+StepOutput Dispatcher::RunOn(Executor& executor, Phase phase, ProgramKind kind,
+                             int rows_per_request, const std::vector<StepRequest>& requests,
+                             const std::vector<std::int32_t>& tokens,
+                             const std::vector<bf16>& hidden) {
+  runner_.set_executor(executor);
+  const StepOutput output = runner_.Run(kind, rows_per_request, requests, tokens, hidden);
+  stats_[static_cast<std::size_t>(phase)].Add(runner_.last_stats());
+  if (phase == Phase::kVerify && after_verify_) after_verify_(executor);
+  return output;
+}
+
 StepOutput Dispatcher::Run(Phase phase, ProgramKind kind, int rows_per_request,
                            std::vector<StepRequest> requests, std::vector<std::int32_t> tokens,
                            std::vector<bf16> hidden) {
   Fallback reason = Choose(phase, rows_per_request, requests);
   if (kind == ProgramKind::kMtp) ++counters_.mtp_indexer_runs;
-  const auto count = [&] { ++counters_.steps[static_cast<std::size_t>(reason)]; };
+  const auto run = [&](Executor& executor) {
+    const StepOutput output =
+        RunOn(executor, phase, kind, rows_per_request, requests, tokens, hidden);
+    ++counters_.steps[static_cast<std::size_t>(reason)];
+    ++counters_.by_phase[static_cast<std::size_t>(phase)];
+    return output;
+  };
   if (reason == Fallback::kNone) {
-    runner_.set_executor(primary_);
     try {
-      const StepOutput output = runner_.Run(kind, rows_per_request, requests, tokens, hidden);
+      const StepOutput output = run(primary_);
       ++counters_.shapes[{static_cast<int>(requests.size()), rows_per_request}];
-      count();
-      if (phase == Phase::kVerify && after_verify_) after_verify_(primary_);
       return output;
     } catch (const Error& error) {
       if (error.fault() == Fault::kInput) throw;  // the fallback would refuse it as well
       reason = Fallback::kFault;
     }
   }
-  runner_.set_executor(fallback_);
-  const StepOutput output = runner_.Run(kind, rows_per_request, std::move(requests),
-                                        std::move(tokens), std::move(hidden));
-  count();
-  if (phase == Phase::kVerify && after_verify_) after_verify_(fallback_);
-  return output;
+  return run(fallback_);
 }
 
 }  // namespace assay::engine

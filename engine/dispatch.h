@@ -15,7 +15,7 @@
 namespace assay::engine {
 
 // What a step is for. Only verify (and decode, its one-row form) is the primary executor's work.
-enum class Phase : std::uint8_t { kPrefill, kVerify, kDraft };
+enum class Phase : std::uint8_t { kPrefill, kVerify, kDraft, kCount };
 
 enum class Fallback : std::uint8_t {
   kNone,  // the primary executor ran it
@@ -33,7 +33,9 @@ const char* FallbackName(Fallback reason);
 struct PathCounters {
   std::array<std::int64_t, static_cast<std::size_t>(Fallback::kCount)> steps = {};
   std::map<std::pair<int, int>, std::int64_t> shapes;  // primary: (requests, rows) -> steps
+  std::array<std::int64_t, static_cast<std::size_t>(Phase::kCount)> by_phase = {};
   std::int64_t mtp_indexer_runs = 0;
+  std::int64_t of(Phase phase) const { return by_phase[static_cast<std::size_t>(phase)]; }
   std::int64_t of(Fallback reason) const { return steps[static_cast<std::size_t>(reason)]; }
   std::string Text() const;  // one line each
 };
@@ -63,10 +65,13 @@ class Dispatcher {
   void set_after_verify(AfterVerify after) { after_verify_ = std::move(after); }
 
   const PathCounters& counters() const { return counters_; }
-  const StepStats& stats() const { return runner_.stats(); }
+  const StepStats& stats(Phase phase) const { return stats_[static_cast<std::size_t>(phase)]; }
   Runner& runner() { return runner_; }
 
  private:
+  StepOutput RunOn(Executor& executor, Phase phase, ProgramKind kind, int rows_per_request,
+                   const std::vector<StepRequest>& requests,
+                   const std::vector<std::int32_t>& tokens, const std::vector<bf16>& hidden);
   Fallback Choose(Phase phase, int rows_per_request,
                   const std::vector<StepRequest>& requests) const;
 
@@ -74,6 +79,7 @@ class Dispatcher {
   Executor& primary_;
   Executor& fallback_;
   DispatchOptions options_;
+  std::array<StepStats, static_cast<std::size_t>(Phase::kCount)> stats_;
   PathCounters counters_;
   AfterVerify after_verify_;
 };

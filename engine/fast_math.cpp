@@ -1,33 +1,44 @@
-// Matrix products in ordinary fp32: 16 partial sums per output (one vector of AVX-512, two of
-// AVX2), added pairwise at the end. Weights are read once for all rows of a step.
+// Matrix products in ordinary fp32: 32 partial sums per output, multiply-adds, added pairwise at
+// the end. A weight row is widened once for all rows of a step.
 #include <algorithm>
 #include <vector>
 
+#include "base/simd.h"
 #include "engine/matrix_math.h"
 
 namespace assay::engine {
 namespace {
 
-constexpr int kSums = 16;
+constexpr int kSums = 32;  // two vectors of AVX-512: enough chains to hide a multiply-add's latency
 
-float AddUp(float (&sums)[kSums]) {
+[[gnu::always_inline]] inline float AddUp(float (&sums)[kSums]) {
   for (int step = kSums / 2; step > 0; step /= 2) {
     for (int i = 0; i < step; ++i) sums[i] += sums[i + step];
   }
   return sums[0];
 }
 
-float Dot(const bf16* a, const bf16* b, std::int64_t k) {
-  float sums[kSums] = {};
-  std::int64_t i = 0;
-  for (; i + kSums <= k; i += kSums) {
-    for (int lane = 0; lane < kSums; ++lane) {
-      sums[lane] += ToFloat(a[i + lane]) * ToFloat(b[i + lane]);
+// out[r] = w . x_r for `rows` rows; the order of additions does not depend on `rows`.
+ASSAY_VECTOR_CLONES void DotRows(const bf16* w, const bf16* x, std::int64_t x_stride,
+                                 std::int64_t rows, std::int64_t k, float* out) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const bf16* in = x + r * x_stride;
+    float sums[kSums] = {};
+    std::int64_t i = 0;
+    for (; i + kSums <= k; i += kSums) {
+      for (int lane = 0; lane < kSums; ++lane) {
+        sums[lane] = __builtin_fmaf(ToFloat(w[i + lane]), ToFloat(in[i + lane]), sums[lane]);
+      }
     }
+    for (int lane = 0; i + lane < k; ++lane) {
+      sums[lane] = __builtin_fmaf(ToFloat(w[i + lane]), ToFloat(in[i + lane]), sums[lane]);
+    }
+    out[r] = AddUp(sums);
   }
-  for (int lane = 0; i + lane < k; ++lane)
-    sums[lane] += ToFloat(a[i + lane]) * ToFloat(b[i + lane]);
-  return AddUp(sums);
+}
+
+ASSAY_VECTOR_CLONES void AddScaled(float weight, const bf16* row, std::int64_t n, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = __builtin_fmaf(weight, ToFloat(row[i]), y[i]);
 }
 
 class FastMath : public MatrixMath {
@@ -35,44 +46,48 @@ class FastMath : public MatrixMath {
   void Linear(const Matrix& w, std::int64_t n0, std::int64_t n1, const bf16* x,
               std::int64_t x_stride, std::int64_t rows, float* y,
               std::int64_t y_stride) const override {
-    constexpr std::int64_t kScaleBlock = 128;
+    std::vector<float> dots(static_cast<std::size_t>(rows));
     std::vector<bf16> decoded(w.format == WeightFormat::kBF16 ? 0 : static_cast<std::size_t>(w.k));
     for (std::int64_t i = n0; i < n1; ++i) {
-      const bf16* row = decoded.data();
-      if (w.format == WeightFormat::kBF16) {
-        row = w.row(i);
+      if (w.format == WeightFormat::kFP8) {
+        BlockScaled(w, i, decoded, x, x_stride, rows, dots);
       } else {
-        DecodeRow(w, i, 0, w.k, decoded.data());
+        const bf16* row = w.format == WeightFormat::kBF16 ? w.row(i) : decoded.data();
+        if (w.format != WeightFormat::kBF16) DecodeRow(w, i, 0, w.k, decoded.data());
+        DotRows(row, x, x_stride, rows, w.k, dots.data());
       }
+      const float scale = w.format == WeightFormat::kNVFP4 ? w.scale : 1.0f;
       for (std::int64_t r = 0; r < rows; ++r) {
-        float& out = y[r * y_stride + i - n0];
-        const bf16* in = x + r * x_stride;
-        if (w.format == WeightFormat::kFP8) {
-          out = 0;
-          for (std::int64_t k = 0; k < w.k; k += kScaleBlock) {
-            out += Dot(row + k, in + k, std::min(kScaleBlock, w.k - k)) *
-                   BlockScale(w, i, k / kScaleBlock);
-          }
-        } else {
-          out = Dot(row, in, w.k);
-          if (w.format == WeightFormat::kNVFP4) out *= w.scale;
-        }
+        y[r * y_stride + i - n0] = dots[static_cast<std::size_t>(r)] * scale;
       }
     }
   }
 
   void Dots(const bf16* x, const bf16* const* rows, std::int64_t count, std::int64_t k,
             float* y) const override {
-    for (std::int64_t j = 0; j < count; ++j) y[j] = Dot(x, rows[j], k);
+    for (std::int64_t j = 0; j < count; ++j) DotRows(x, rows[j], k, 1, k, y + j);
   }
 
   void Combine(const bf16* x, const bf16* const* rows, std::int64_t count, std::int64_t n,
                float* y) const override {
     std::fill(y, y + n, 0.0f);
-    for (std::int64_t j = 0; j < count; ++j) {
-      const float weight = ToFloat(x[j]);
-      const bf16* row = rows[j];
-      for (std::int64_t i = 0; i < n; ++i) y[i] += weight * ToFloat(row[i]);
+    for (std::int64_t j = 0; j < count; ++j) AddScaled(ToFloat(x[j]), rows[j], n, y);
+  }
+
+ private:
+  static void BlockScaled(const Matrix& w, std::int64_t i, std::vector<bf16>& decoded,
+                          const bf16* x, std::int64_t x_stride, std::int64_t rows,
+                          std::vector<float>& dots) {
+    constexpr std::int64_t kScaleBlock = 128;
+    DecodeRow(w, i, 0, w.k, decoded.data());
+    std::fill(dots.begin(), dots.end(), 0.0f);
+    std::vector<float> part(dots.size());
+    for (std::int64_t k = 0; k < w.k; k += kScaleBlock) {
+      DotRows(decoded.data() + k, x + k, x_stride, rows, std::min(kScaleBlock, w.k - k),
+              part.data());
+      const float scale = BlockScale(w, i, k / kScaleBlock);
+      for (std::size_t r = 0; r < dots.size(); ++r)
+        dots[r] = __builtin_fmaf(part[r], scale, dots[r]);
     }
   }
 };

@@ -1,11 +1,28 @@
 #include "engine/generate.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/philox.h"
 
 namespace assay::engine {
+namespace {
+
+class Stopwatch {
+ public:
+  // Seconds since construction or the last lap.
+  double Lap() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
 
 Generator::Generator(const Model& model, State& state, Dispatcher& dispatcher,
                      const GenerateOptions& options)
@@ -153,8 +170,11 @@ void Generator::RunGroup(const std::vector<int>& group) {
     turns.push_back(std::move(turn));
   }
   for (const Turn& turn : turns) state_.Reserve(at(turn.request).slot, turn.rows);
+  Stopwatch watch;
   if (options_.drafts > 0) Draft(turns);
+  times_.draft += watch.Lap();
   const StepOutput verified = Verify(turns);
+  times_.verify += watch.Lap();
   std::vector<bf16> hidden;
   for (int row = 0; row < static_cast<int>(turns.size()) * rows(); ++row) {
     hidden.insert(hidden.end(), verified.hidden(row).begin(), verified.hidden(row).end());
@@ -165,7 +185,9 @@ void Generator::RunGroup(const std::vector<int>& group) {
     at(turn.request).generated.lengths.push_back(static_cast<int>(turn.emitted.size()));
     Emit(at(turn.request), turn.emitted);
   }
+  times_.commit += watch.Lap();
   if (options_.drafts > 0) Extend(turns, hidden);
+  times_.extend += watch.Lap();
 }
 
 void Generator::Draft(std::vector<Turn>& turns) {

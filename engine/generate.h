@@ -31,6 +31,12 @@ struct Generated {
   Finish finish = Finish::kNo;
 };
 
+// Where the time of all cycles went, in seconds.
+struct CycleTimes {
+  double draft = 0, verify = 0, commit = 0, extend = 0;
+  double total() const { return draft + verify + commit + extend; }
+};
+
 // Lets tests plant drafts: (request, tokens of the context and emitted so far) -> chain, or nothing
 // for the model's own.
 using DraftSource =
@@ -56,6 +62,7 @@ class Generator {
   int slot(int request) const { return at(request).slot; }
   int requests() const { return static_cast<int>(requests_.size()); }
   std::int64_t cycles() const { return cycles_; }
+  const CycleTimes& times() const { return times_; }
   void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
 
  private:
@@ -98,6 +105,7 @@ class Generator {
   DraftSource draft_source_;
   std::vector<Request> requests_;
   std::int64_t cycles_ = 0;
+  CycleTimes times_;
 };
 
 // Mean emitted tokens per cycle, over cycles and over requests; P(emitted > j) for j = 0, 1, ..

@@ -232,19 +232,26 @@ struct Placed {
 };
 
 // Which stage signals a family of counters.
-std::map<std::string, Op> Signallers(const Program& program) {
-  std::map<std::string, Op> map;
+struct Signaller {
+  Op op = Op::kCount;
+  int part = 0;
+};
+std::map<std::string, Signaller> Signallers(const Program& program) {
+  std::map<std::string, Signaller> map;
   for (const Task& task : program.tasks) {
     for (const int counter : task.signals) {
-      map[Family(program.counters[static_cast<std::size_t>(counter)].name)] = task.op;
+      map[Family(program.counters[static_cast<std::size_t>(counter)].name)] = {
+          task.op, Splits(task.op) ? task.part : 0};
     }
   }
   return map;
 }
 
-std::string LayerSvg(const std::vector<Stage>& stages, const std::map<std::string, Op>& signallers,
-                     int left, const std::string& title, int* height) {
+std::string LayerSvg(const std::vector<Stage>& stages,
+                     const std::map<std::string, Signaller>& signallers, int left,
+                     const std::string& title, int* height) {
   std::vector<Placed> placed;
+  placed.reserve(stages.size());
   std::map<int, int> used;
   std::ostringstream svg;
   svg << "<g transform='translate(" << left << ",0)'><text x='20' y='28' class='title'>" << title
@@ -253,27 +260,19 @@ std::string LayerSvg(const std::vector<Stage>& stages, const std::map<std::strin
     Placed box{&stage, 0, 0};
     std::vector<const Placed*> sources;
     for (const std::string& wait : stage.waits) {
-      const auto found = signallers.find(wait);
-      for (const Placed& source : placed) {
-        if (found == signallers.end() || source.stage->op != found->second) continue;
-        if (Splits(found->second) && &source != &placed.back() &&
-            source.stage->part != stage.part && stage.op != Op::kMix) {
-          // Sites repeat ops: the nearest one is meant.
-          bool later = false;
-          for (const Placed& other : placed)
-            later |= &other > &source && other.stage->op == found->second;
-          if (later) continue;
-        }
+      const Signaller from = signallers.at(wait);
+      for (const Placed& source : placed) {  // a stage of another layer is not in the picture
+        if (source.stage->op != from.op || source.stage->part != from.part) continue;
         sources.push_back(&source);
         box.depth = std::max(box.depth, source.depth + 1);
       }
     }
     box.column = used[box.depth]++;
     for (const Placed* source : sources) {
-      svg << "<path class='edge' d='M" << source->x() + kBoxWidth / 2 << ","
-          << source->y() + kBoxHeight << " C" << source->x() + kBoxWidth / 2 << ","
-          << source->y() + kBoxHeight + kRowGap << " " << box.x() + kBoxWidth / 2 << ","
-          << box.y() - kRowGap << " " << box.x() + kBoxWidth / 2 << "," << box.y() << "'/>";
+      const int x0 = source->x() + kBoxWidth / 2, y0 = source->y() + kBoxHeight;
+      const int x1 = box.x() + kBoxWidth / 2, y1 = box.y();
+      svg << "<path class='edge' d='M" << x0 << "," << y0 << " C" << x0 << "," << y0 + kRowGap
+          << " " << x1 << "," << y1 - kRowGap << " " << x1 << "," << y1 << "'/>";
     }
     placed.push_back(box);
     *height = std::max(*height, box.y() + kBoxHeight + 20);
@@ -294,7 +293,7 @@ std::string LayerSvg(const std::vector<Stage>& stages, const std::map<std::strin
 
 std::string ProgramSvg(const Program& program) {
   const std::vector<Stage> stages = Stages(program);
-  const std::map<std::string, Op> signallers = Signallers(program);
+  const auto signallers = Signallers(program);
   const auto of_layer = [&](std::int64_t layer) {
     std::vector<Stage> list;
     for (const Stage& stage : stages) {
@@ -312,7 +311,7 @@ std::string ProgramSvg(const Program& program) {
   }
   int height = 0;
   std::string body;
-  constexpr int kLayerWidth = 4 * (kBoxWidth + kColumnGap) + 20;
+  constexpr int kLayerWidth = 3 * (kBoxWidth + kColumnGap) + 40;
   if (kda >= 0) body += LayerSvg(of_layer(kda), signallers, 0, "a KDA layer with experts", &height);
   if (dsa >= 0) {
     body += LayerSvg(of_layer(dsa), signallers, kLayerWidth, "a DSA layer with experts", &height);

@@ -92,7 +92,7 @@ class Builder {
   // Both halves of an mHC site; returns the counter of all rows' inputs.
   int MixStage(int site, const Counters& output) {
     const Counters mixed = MixTasks(site, output);
-    const int input = NewCounter("input");
+    const int input = NewCounter(SiteName(site) + " input");
     for (int row = 0; row < rows_; ++row) {
       Task task = RowTask(Op::kMixIn, row);
       task.part = static_cast<std::int16_t>(site);
@@ -109,7 +109,7 @@ class Builder {
     const bool experts = site != 1 && !first && !m_.dense(site == 2 ? layer_ : layer_ - 1);
     Counters counters;
     for (int row = 0; row < rows_; ++row) {
-      const int mixed = NewCounter("mixed row " + std::to_string(row));
+      const int mixed = NewCounter(SiteName(site) + " mixed row " + std::to_string(row));
       counters.push_back(mixed);
       for (std::int64_t slice = 0; slice < program_.slices(); ++slice) {
         Task task = RowTask(Op::kMix, row);
@@ -423,7 +423,7 @@ class Builder {
 
   // Part 0: norm only; 1: + attention output; 2: + experts, and the final norm.
   int ResidualStage(int part, const Counters& output) {
-    const int counter = NewCounter(part == 2 ? "hidden" : "input");
+    const int counter = NewCounter(part == 2 ? "hidden" : SiteName(part) + " input");
     for (int row = 0; row < rows_; ++row) {
       Task task = RowTask(Op::kMtpResidual, row);
       task.part = static_cast<std::int16_t>(part);
@@ -473,6 +473,9 @@ class Builder {
     return std::min<std::int64_t>(m_.experts, rows_ * m_.experts_per_token);
   }
 
+  static std::string SiteName(int site) {
+    return site == 0 ? "attention" : site == 1 ? "ffn" : "final";
+  }
   void Enter(std::int64_t layer) { layer_ = layer; }
   int NewCounter(const std::string& name) {
     program_.counters.push_back({"L" + std::to_string(layer_) + " " + name, 0});

@@ -52,6 +52,17 @@ Vec LayerNorm(const Vec& x, const std::vector<float>& weight, const std::vector<
   return y;
 }
 
+Vec Rotate(const Vec& x) {
+  Vec y(x.size(), 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    for (std::size_t j = 0; j < x.size(); ++j) {
+      y[i] += __builtin_popcountll(i & j) % 2 == 0 ? x[j] : -x[j];
+    }
+    y[i] /= std::sqrt(static_cast<double>(x.size()));
+  }
+  return y;
+}
+
 Hyper HyperOf(const ModelConfig& config, const HyperWeights& w, const Vec& streams) {
   double squares = 0;
   for (const double value : streams) squares += value * value;
@@ -249,21 +260,38 @@ std::vector<std::int64_t> BestIds(const Vec& scores, std::int64_t count) {
   return ids;
 }
 
-Vec PoolScores(const ModelConfig& config, const DsaWeights& w, const Vec& u, const Vec& q_r,
+Vec PoolScores(const ModelConfig& config, const Vec& q, const Vec& om,
                const std::vector<Vec>& pools, std::int64_t visible) {
   const auto dim = static_cast<std::size_t>(config.index_dim);
-  const Vec q = Linear(w.index_q, q_r), om = Linear(w.index_head, u);
-  const double scale = 1 / std::sqrt(static_cast<double>(config.index_heads) *
-                                     static_cast<double>(config.index_dim));
   Vec scores(static_cast<std::size_t>(visible), 0.0);
   for (std::size_t pool = 0; pool < scores.size(); ++pool) {
     for (std::size_t h = 0; h < om.size(); ++h) {
       double dot = 0;
       for (std::size_t d = 0; d < dim; ++d) dot += q[h * dim + d] * pools[pool][d];
-      scores[pool] += om[h] * scale * std::max(0.0, dot);
+      scores[pool] += om[h] * std::max(0.0, dot);
     }
   }
   return scores;
+}
+
+// Standard deviation of each score when rotated query and keys are rounded to e4m3: both factors of
+// every product move by up to 2^-4 of themselves, uniformly.
+Vec ScoreNoise(const ModelConfig& config, const Vec& q, const Vec& om,
+               const std::vector<Vec>& pools, std::int64_t visible) {
+  const auto dim = static_cast<std::size_t>(config.index_dim);
+  const double step = std::sqrt(2.0 / 3.0) / 16;
+  std::vector<Vec> queries;
+  for (std::size_t h = 0; h < om.size(); ++h) queries.push_back(Rotate(Slice(q, h * dim, dim)));
+  Vec noise;
+  for (std::size_t pool = 0; pool < static_cast<std::size_t>(visible); ++pool) {
+    const Vec key = Rotate(pools[pool]);
+    double squares = 0;
+    for (std::size_t h = 0; h < om.size(); ++h) {
+      for (std::size_t d = 0; d < dim; ++d) squares += std::pow(om[h] * queries[h][d] * key[d], 2);
+    }
+    noise.push_back(step * std::sqrt(squares));
+  }
+  return noise;
 }
 
 // Attention of all heads over `tokens` of the latent cache; the output projection follows.
@@ -306,7 +334,7 @@ Vec Attend(const ModelConfig& config, const DsaWeights& w, const Vec& q_r, const
 
 Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::int64_t position,
            DsaCache& cache, const std::vector<std::int64_t>* forced, Selection* selection,
-           std::optional<std::int64_t> open_from) {
+           std::optional<std::int64_t> open_from, bool with_noise) {
   const auto lora = static_cast<std::size_t>(config.kv_lora);
   const std::int64_t length = position + 1, visible = length / kPoolTokens;
   const Vec q_r = RmsNorm(Linear(w.q_a, u), w.q_norm, config.rms_eps);
@@ -322,7 +350,14 @@ Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::in
   }
   Selection chosen;
   if (!open_from) {
-    chosen.scores = PoolScores(config, w, u, q_r, cache.pools, visible);
+    const Vec q = Linear(w.index_q, q_r);
+    Vec om = Linear(w.index_head, u);
+    for (double& weight : om) {
+      weight /= std::sqrt(static_cast<double>(config.index_heads) *
+                          static_cast<double>(config.index_dim));
+    }
+    chosen.scores = PoolScores(config, q, om, cache.pools, visible);
+    if (with_noise) chosen.noise = ScoreNoise(config, q, om, cache.pools, visible);
     chosen.pools = BestIds(chosen.scores, config.topk_pools());
   }
   if (forced) chosen.pools = *forced;

@@ -49,18 +49,24 @@ struct DsaCache {
   std::vector<Vec> pools;                            // [index_dim] each, not rotated
   std::map<std::int64_t, std::pair<Vec, Vec>> tail;  // position -> (index key, pool gate)
 };
-// Which pools a row attends; `forced` makes a run under test and the reference comparable.
+// Which pools a row attends.
 struct Selection {
   std::vector<std::int64_t> pools;  // ascending
   Vec scores;                       // of all visible pools, empty when forced without scoring
+  Vec noise;                        // of each score, where asked for: one standard deviation
 };
 // One token at `position`: appends to the cache (entries beyond are dropped first), closes a pool,
-// selects, attends. With `forced`, those pools are attended instead of the best ones; `selection`
-// receives what was chosen and all scores. `open_from`: all tokens from here on are attended
-// besides the selected pools (default: the open tail).
+// selects, attends. With `forced`, those pools are attended instead of the best ones, which makes a
+// run under test and the reference comparable; `selection` receives what was attended and all
+// scores. `open_from`: all tokens from here on are attended besides the selected pools (default:
+// the open tail). `with_noise`: how far scores may move when the index rounds query and keys to
+// e4m3.
 Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::int64_t position,
            DsaCache& cache, const std::vector<std::int64_t>* forced, Selection* selection,
-           std::optional<std::int64_t> open_from = std::nullopt);
+           std::optional<std::int64_t> open_from = std::nullopt, bool with_noise = false);
+
+// H x, the orthonormal Hadamard matrix (its own inverse).
+Vec Rotate(const Vec& x);
 
 Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u);
 struct Routing {
@@ -81,7 +87,9 @@ struct State {
 };
 State EmptyState(const ModelConfig& config);
 
-// Selections per layer, by index among DSA layers and among MoE layers of the trunk.
+// Selections per layer, by index among DSA layers and among MoE layers of the trunk:
+// what a run under test chose. Pool scores are then those of the stored e4m3 index, so
+// that they can be compared.
 struct Choices {
   std::vector<std::vector<std::int64_t>> pools, experts;
 };

@@ -11,18 +11,6 @@ namespace {
 
 using reference::Vec;
 
-// H x for the orthonormal symmetric Hadamard matrix: its own inverse.
-Vec Rotate(const Vec& x) {
-  Vec y(x.size(), 0.0);
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    for (std::size_t j = 0; j < x.size(); ++j) {
-      y[i] += (__builtin_popcountll(i & j) % 2 == 0 ? x[j] : -x[j]);
-    }
-    y[i] /= std::sqrt(static_cast<double>(x.size()));
-  }
-  return y;
-}
-
 template <class T>
 Vec Widen(const T* values, std::int64_t count) {
   Vec x;
@@ -46,7 +34,7 @@ reference::DsaCache LoadCache(const ModelConfig& model, State& state, std::int64
     const PoolEntry entry = state.Pool(dsa, slot, pool);
     Vec key = Widen(entry.key, model.index_dim);
     for (double& value : key) value *= *entry.scale;
-    cache.pools.push_back(Rotate(key));
+    cache.pools.push_back(reference::Rotate(key));
   }
   for (std::int64_t p = length / kPoolTokens * kPoolTokens; p < length; ++p) {
     const bf16* ring = state.Ring(dsa, slot, p);

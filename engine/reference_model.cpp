@@ -62,7 +62,8 @@ Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices
       Selection& selection = row.pools.emplace_back();
       MixOut(attention,
              DsaRow(config, w.dsa, u, state.length, state.dsa[index],
-                    forced ? At(forced->pools, index) : nullptr, &selection),
+                    forced ? At(forced->pools, index) : nullptr, &selection, std::nullopt,
+                    forced != nullptr),
              streams);
     }
     const Hyper ffn = HyperOf(config, w.ffn_mix, streams);

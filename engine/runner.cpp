@@ -67,7 +67,7 @@ StepOutput Runner::Run(ProgramKind kind, int rows_per_request, std::vector<StepR
     const std::int64_t beyond = request.start + request.rows - state_.length(request.slot);
     if (beyond > 0) state_.Reserve(request.slot, beyond);
   }
-  stats_.Add(executor_->Run(step_));
+  stats_ = executor_->Run(step_);
   return StepOutput(loaded);
 }
 

@@ -44,7 +44,7 @@ class Runner {
 
   // The step as Run would see it, for checks: `loaded` is another program of the same shape.
   const Step& last_step() const { return step_; }
-  const StepStats& stats() const { return stats_; }
+  const StepStats& last_stats() const { return stats_; }
   void set_executor(Executor& executor) { executor_ = &executor; }
   Executor& executor() const { return *executor_; }
   const Model& model() const { return model_; }

@@ -94,7 +94,7 @@ ASSAY_HOST_DEVICE inline float InverseSqrt(float x) { return Div(1.0f, Sqrt(x));
 // then lanes are added pairwise at distances 16, 8, 4, 2, 1. On a GPU that is one warp.
 inline constexpr int kTreeLanes = 32;
 
-inline float SumLanes(float (&lanes)[kTreeLanes]) {
+[[gnu::always_inline]] inline float SumLanes(float (&lanes)[kTreeLanes]) {
   for (int step = kTreeLanes / 2; step > 0; step /= 2) {
     for (int lane = 0; lane < step; ++lane) lanes[lane] = Add(lanes[lane], lanes[lane + step]);
   }
@@ -103,7 +103,7 @@ inline float SumLanes(float (&lanes)[kTreeLanes]) {
 
 // sum of term(i) for i < n; n may be any length.
 template <class Term>
-float SumTree(std::int64_t n, const Term& term) {
+[[gnu::always_inline]] inline float SumTree(std::int64_t n, const Term& term) {
   float lanes[kTreeLanes] = {};
   std::int64_t i = 0;
   for (; i + kTreeLanes <= n; i += kTreeLanes) {
@@ -115,7 +115,7 @@ float SumTree(std::int64_t n, const Term& term) {
 
 // sum of a(i) * b(i) with one rounding per step.
 template <class A, class B>
-float DotTree(std::int64_t n, const A& a, const B& b) {
+[[gnu::always_inline]] inline float DotTree(std::int64_t n, const A& a, const B& b) {
   float lanes[kTreeLanes] = {};
   std::int64_t i = 0;
   for (; i + kTreeLanes <= n; i += kTreeLanes) {

@@ -24,9 +24,11 @@ struct StateOptions {
   int rows_per_request = 1;  // the most rows of a step
   CommitMode commit = CommitMode::kReplay;
   std::int64_t tokens = 0;  // cache capacity shared by all requests, rounded up to pages
+  int ring_width = 0;       // entries of the ring; 0 = what the rows need
 };
 
-// Entries of the ring: an open pool and the rows of one step must fit.
+// Entries that a ring needs: an open pool and the rows of one step must fit. (A step of one row may
+// overwrite the oldest token of a full pool.)
 constexpr int RingWidth(int rows_per_request) {
   return rows_per_request == 1 ? kPoolTokens : kPoolTokens + rows_per_request;
 }
@@ -68,7 +70,9 @@ class State {
   State(const ModelConfig& model, const StateOptions& options);
 
   const StateOptions& options() const { return options_; }
-  int ring_width() const { return RingWidth(options_.rows_per_request); }
+  int ring_width() const {
+    return options_.ring_width > 0 ? options_.ring_width : RingWidth(options_.rows_per_request);
+  }
   std::size_t bytes() const;
 
   // ---- requests ----

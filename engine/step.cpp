@@ -87,10 +87,13 @@ void CheckStep(const Step& step) {
              std::to_string(program.shape.requests) + " and " + std::to_string(program.rows()));
   }
   const int v = program.shape.rows_per_request;
-  if (program.shape.kind == ProgramKind::kTrunk && v > step.state->options().rows_per_request) {
-    BadInput("a step of " + std::to_string(v) + " rows per request; the state's ring of " +
-             std::to_string(step.state->ring_width()) + " entries and its logs are for " +
+  if (v > step.state->options().rows_per_request) {
+    BadInput("a step of " + std::to_string(v) + " rows per request; the state's logs are for " +
              std::to_string(step.state->options().rows_per_request));
+  }
+  if (step.state->ring_width() < RingWidth(v)) {
+    BadInput("a ring of " + std::to_string(step.state->ring_width()) + " entries; a step of " +
+             std::to_string(v) + " rows per request needs " + std::to_string(RingWidth(v)));
   }
   for (int index = 0; index < program.shape.requests; ++index) CheckRequest(step, index);
   for (int row = 0; row < program.rows(); ++row) {
