@@ -16,7 +16,9 @@ struct Case {
   CommitMode commit = CommitMode::kReplay;
   int requests = 1, rows = 1, threads = 1;
   std::vector<std::int64_t> lengths{0};
+  std::vector<int> live{1};  // rows that are not padding
   std::vector<int> accepted{1};
+  bool absent = false;  // one request more in the step that is not there
   std::optional<std::uint64_t> order;
 
   std::string Text() const {
@@ -25,7 +27,8 @@ struct Case {
                        " threads, order " + (order ? std::to_string(*order) : "of the program") +
                        ", length/accepted";
     for (std::size_t i = 0; i < lengths.size(); ++i) {
-      text += " " + std::to_string(lengths[i]) + "/" + std::to_string(accepted[i]);
+      text += " " + std::to_string(lengths[i]) + "/" + std::to_string(live[i]) + "/" +
+              std::to_string(accepted[i]);
     }
     return text;
   }
@@ -36,7 +39,7 @@ class Prefixes {
  public:
   Prefixes(Arithmetic arithmetic, CommitMode commit)
       : state_(TinyModel().config,
-               {.slots = 80, .rows_per_request = 8, .commit = commit, .tokens = 1 << 14}),
+               {.slots = 80, .rows_per_request = 9, .commit = commit, .tokens = 1 << 14}),
         executor_(MakeCpuExecutor({.arithmetic = arithmetic})),
         runner_(TinyModel(), state_, *executor_) {}
 
@@ -86,6 +89,28 @@ Expected DecodeRows(Prefixes& prefixes, std::uint64_t seed, std::int64_t length,
   return expected;
 }
 
+// The step of a case on the executor of the case, from poisoned memory.
+StepOutput RunStep(const Case& c, Prefixes& prefixes, const std::vector<StepRequest>& requests,
+                   const std::vector<std::int32_t>& tokens) {
+  const auto executor = MakeCpuExecutor({.arithmetic = c.arithmetic,
+                                         .threads = c.threads,
+                                         .order_seed = c.order,
+                                         .check_order = true});
+  Runner& runner = prefixes.runner();
+  Executor& plain = runner.executor();
+  prefixes.state().PoisonUnreadable();
+  std::int64_t reach = c.rows;
+  for (const StepRequest& request : requests) reach = std::max(reach, request.start + request.rows);
+  runner
+      .Load(ProgramKind::kTrunk, static_cast<int>(requests.size()), c.rows,
+            Runner::ContextBucket(TinyModel().config, reach))
+      .workspace.Poison();
+  runner.set_executor(*executor);
+  const StepOutput output = runner.Run(ProgramKind::kTrunk, c.rows, requests, tokens);
+  runner.set_executor(plain);
+  return output;
+}
+
 // Empty when the property holds.
 std::string Check(const Case& c) {
   Prefixes& prefixes = Prefixes::Of(c.arithmetic, c.commit);
@@ -94,33 +119,31 @@ std::string Check(const Case& c) {
   std::vector<StepRequest> requests;
   std::vector<std::int32_t> tokens;
   for (int i = 0; i < c.requests; ++i) {
-    const std::int64_t length = c.lengths[static_cast<std::size_t>(i)];
-    expected.push_back(DecodeRows(prefixes, static_cast<std::uint64_t>(i), length, c.rows));
-    requests.push_back({prefixes.Fork(static_cast<std::uint64_t>(i), length), c.rows, length, {}});
-    for (int r = 0; r < c.rows; ++r)
-      tokens.push_back(TokenAt(static_cast<std::uint64_t>(i), length + r));
+    const auto index = static_cast<std::size_t>(i);
+    const auto seed = static_cast<std::uint64_t>(i);
+    expected.push_back(DecodeRows(prefixes, seed, c.lengths[index], c.live[index]));
+    requests.push_back(
+        {prefixes.Fork(seed, c.lengths[index]), c.live[index], c.lengths[index], {}});
+    for (int r = 0; r < c.rows; ++r) tokens.push_back(TokenAt(seed, c.lengths[index] + r));
   }
-  state.PoisonUnreadable();
-  const auto executor = MakeCpuExecutor({.arithmetic = c.arithmetic,
-                                         .threads = c.threads,
-                                         .order_seed = c.order,
-                                         .check_order = true});
-  Executor& plain = prefixes.runner().executor();
-  prefixes.runner().set_executor(*executor);
+  if (c.absent) {
+    requests.push_back({-1, 0, 0, {}});
+    tokens.resize(tokens.size() + static_cast<std::size_t>(c.rows), -1);
+  }
+  const StepOutput output = RunStep(c, prefixes, requests, tokens);
   std::string problem;
-  const StepOutput output = prefixes.runner().Run(ProgramKind::kTrunk, c.rows, requests, tokens);
-  prefixes.runner().set_executor(plain);
   for (int i = 0; i < c.requests; ++i) {
     const auto index = static_cast<std::size_t>(i);
     const int slot = requests[index].slot, accepted = c.accepted[index];
     const std::string who = "request " + std::to_string(i);
-    for (int r = 0; r < c.rows; ++r) {
+    for (int r = 0; r < c.live[index]; ++r) {
       if (ResultOf(output, i * c.rows + r) != expected[index].rows[static_cast<std::size_t>(r)]) {
         problem = who + " row " + std::to_string(r) + " differs from decode";
       }
     }
-    if (state.Fingerprint(slot, false) != expected[index].prints[0])
+    if (state.Fingerprint(slot, false) != expected[index].prints[0]) {
       problem = who + ": verify changed committed state";
+    }
     state.Commit(slot, accepted);
     const std::uint64_t wanted = expected[index].prints[static_cast<std::size_t>(accepted)];
     if (state.Fingerprint(slot, false) != wanted) problem = who + ": state after commit differs";
@@ -144,9 +167,13 @@ Case Shrink(Case failing) {
     };
     attempt([](Case& c) { c.threads = 1; });
     attempt([](Case& c) { c.order.reset(); });
-    attempt([](Case& c) { c.requests = 1, c.lengths.resize(1), c.accepted.resize(1); });
+    attempt([](Case& c) { c.absent = false; });
+    attempt([](Case& c) {
+      c.requests = 1, c.lengths.resize(1), c.live.resize(1), c.accepted.resize(1);
+    });
     attempt([](Case& c) {
       c.rows = std::max(1, c.rows - 1);
+      for (int& rows : c.live) rows = std::min(rows, c.rows);
       for (int& a : c.accepted) a = std::min(a, c.rows);
     });
     for (std::size_t i = 0; i < failing.lengths.size(); ++i) {
@@ -166,14 +193,18 @@ Case RandomCase(std::uint64_t seed, Arithmetic arithmetic) {
   Case c;
   c.arithmetic = arithmetic;
   c.commit = pick(2) == 0 ? CommitMode::kReplay : CommitMode::kScratch;
-  c.rows = 1 + static_cast<int>(pick(8));
+  c.rows = 1 + static_cast<int>(pick(9));
   c.requests = std::min(1 << pick(3), kMaxRows / c.rows);
+  c.absent = (c.requests + 1) * c.rows <= kMaxRows && pick(3) == 0;
   c.threads = 1 + static_cast<int>(pick(3));
   c.order = seed;
-  c.lengths.clear(), c.accepted.clear();
+  c.lengths.clear(), c.live.clear(), c.accepted.clear();
   for (int i = 0; i < c.requests; ++i) {
     c.lengths.push_back(kLengths[pick(std::size(kLengths))]);
-    c.accepted.push_back(static_cast<int>(pick(static_cast<std::uint32_t>(c.rows) + 1)));
+    const bool padded = pick(4) == 0;
+    c.live.push_back(padded ? 1 + static_cast<int>(pick(static_cast<std::uint32_t>(c.rows)))
+                            : c.rows);
+    c.accepted.push_back(static_cast<int>(pick(static_cast<std::uint32_t>(c.live.back()) + 1)));
   }
   return c;
 }
