@@ -197,7 +197,7 @@ void AddInputOptions(CLI::App& command, AbOptions& options) {
   command.add_option("--margin", options.margin, "relative effect of no interest")
       ->capture_default_str();
   command.add_option("--column", options.columns, "OURS=THEIRS column name in a CSV or JSONL");
-  command.add_option("--resamples", options.resamples, "bootstrap draws")
+  command.add_option("--resamples", options.resamples, "random swaps or bootstrap draws")
       ->capture_default_str()
       ->check(CLI::Range(100, 1000000));
   command.add_option("--seed", options.seed, "0: from the inputs")->capture_default_str();

@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/random.h"
 #include "serving/distributions.h"
+#include "serving/ratio_interval.h"
 
 namespace assay::serving {
 namespace {
@@ -114,10 +116,19 @@ struct Question {
   std::vector<double> quantiles;
 };
 
-// All statistics of one metric on one population, from its draws of the estimable quantiles.
+std::string MethodOf(const RatioInterval& ratio, bool paired, const UnitPlan& plan) {
+  std::string method = ratio.from_swaps ? fmt::format("swap test over {}", plan.name)
+                                        : fmt::format("{} bootstrap over {}",
+                                                      paired ? "paired" : "unpaired", plan.name);
+  if (plan.few_clusters) method += " (few clusters)";
+  return method;
+}
+
+// All statistics of one metric on one population, from the intervals of the estimable quantiles.
 std::vector<MetricResult> Summarise(const Pool& pool, const Question& question,
                                     Population population, const Sample& sample,
-                                    const std::vector<double>& estimable, const RatioDraws& draws) {
+                                    const std::vector<double>& estimable,
+                                    const std::vector<RatioInterval>& ratios) {
   const Metric metric = question.metric;
   const bool paired = population != Population::kAll;
   const UnitPlan& plan = paired ? pool.pair_units.plan : pool.all_units.plan;
@@ -136,18 +147,16 @@ std::vector<MetricResult> Summarise(const Pool& pool, const Question& question,
     const auto at = static_cast<std::size_t>(std::find(estimable.begin(), estimable.end(), q) -
                                              estimable.begin());
     if (r.suppressed.empty()) {
-      r.method = fmt::format("{} bootstrap over {}", paired ? "paired" : "unpaired", plan.name);
-      if (plan.few_clusters) r.method += " (few clusters)";
+      const RatioInterval& ratio = ratios[at];
+      r.method = MethodOf(ratio, paired, plan);
       r.off = FromCost(metric, CostStatistic(sample.off.value, q));
       r.on = FromCost(metric, CostStatistic(sample.on.value, q));
       // A cost that falls is an improvement: effect = -ln(on cost / off cost).
-      std::vector<double> effects = draws.draw[at];
-      for (double& value : effects) value = -value;
-      r.effect = -draws.estimate[at];
-      r.standard_error = draws.standard_error[at];
-      r.effect_interval = ExpandedPercentileInterval(effects, r.units);
-      r.effect_90 = ExpandedPercentileInterval(effects, r.units, 0.90);
-      r.p = BootstrapP(effects, r.units);
+      r.effect = -ratio.estimate;
+      r.standard_error = ratio.standard_error;
+      r.effect_interval = Interval{-ratio.interval.high, -ratio.interval.low};
+      r.effect_90 = Interval{-ratio.interval_90.high, -ratio.interval_90.low};
+      r.p = ratio.p;
       r.mde = MinimumDetectableEffect(r.standard_error, r.units);
       r.typical = typical;
     }
@@ -180,13 +189,17 @@ std::vector<MetricResult> Analyse(const CompareInput& input, const Pool& pool,
   }
   const UnitPlan& plan =
       population == Population::kAll ? pool.all_units.plan : pool.pair_units.plan;
-  const std::vector<RatioDraws> draws = BootstrapLogRatios(ratios, plan, seed, resamples);
+  const std::vector<std::vector<RatioInterval>> intervals =
+      RatioIntervals(ratios, plan, population != Population::kAll, seed, resamples);
+  std::vector<std::vector<MetricResult>> by_question(questions.size());
+  ParallelFor(static_cast<std::int64_t>(questions.size()), 0, [&](std::int64_t index) {
+    const auto i = static_cast<std::size_t>(index);
+    by_question[i] =
+        Summarise(pool, questions[i], population, samples[i], ratios[i].statistics, intervals[i]);
+  });
   std::vector<MetricResult> results;
-  for (std::size_t i = 0; i < questions.size(); ++i) {
-    for (MetricResult& r :
-         Summarise(pool, questions[i], population, samples[i], ratios[i].statistics, draws[i])) {
-      results.push_back(std::move(r));
-    }
+  for (std::vector<MetricResult>& list : by_question) {
+    for (MetricResult& r : list) results.push_back(std::move(r));
   }
   return results;
 }

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "serving/distributions.h"
+#include "serving/ratio_interval.h"
 
 namespace assay::serving {
 namespace {
@@ -44,6 +46,12 @@ class Noise {
   Stream stream_;
   double rho_, last_ = 0;
 };
+
+// Difficulty of the conversation and position in it, about standard normal together.
+double Hardness(const SimulationOptions& o, double difficulty, int turn) {
+  const double position = (turn - 0.5 * (o.turns - 1)) / (o.turns / std::sqrt(12.0));
+  return (difficulty / o.cluster_sd + position) / std::sqrt(2.0);
+}
 
 void AddFacts(Run& run) {
   const std::pair<const char*, const char*> kFacts[] = {
@@ -110,7 +118,9 @@ Round SimulateRound(const SimulationOptions& o, std::uint64_t seed) {
         r.isl = std::round(4000 + 1500.0 * t + 8000 * Uniform(seed, kTurnLength, 2 * index));
         r.osl = std::round(40 * std::exp(2.5 * Uniform(seed, kTurnLength, 2 * index + 1)));
         const bool easy = t >= o.turns;
-        const bool treated = Uniform(seed, kTreated, index) < o.treated_share;
+        const bool treated = o.hard_turns_fall_back
+                                 ? Hardness(o, difficulty, t) < NormalQuantile(o.treated_share)
+                                 : Uniform(seed, kTreated, index) < o.treated_share;
         double log_time = difficulty + o.noise_sd * noise[arm].Next(index, t == 0);
         log_time += std::log(a.factor) + o.drift_per_hour * *lane / 3600;
         if (arm == 1 && treated) log_time -= std::log(o.speedup);
@@ -146,11 +156,13 @@ Trial RunTrial(const Round& round, const Statistic& statistic, int resamples, st
     off.unit.push_back(units.off[i]);
   }
   on.unit = off.unit;
-  const double q[] = {statistic.q};
-  const RatioDraws draws = BootstrapLogRatios(off, on, units.plan, q, seed, resamples);
-  const Interval cost = ExpandedPercentileInterval(draws.draw[0], units.plan.effective);
-  return {
-      -draws.estimate[0], {-cost.high, -cost.low}, draws.standard_error[0], units.plan.effective};
+  const RatioInterval cost =
+      RatioIntervals({{&off, &on, {statistic.q}}}, units.plan, true, seed, resamples)[0][0];
+  return {-cost.estimate,
+          {-cost.interval.high, -cost.interval.low},
+          cost.standard_error,
+          units.plan.effective,
+          cost.from_swaps};
 }
 
 ErrorRates ErrorRatesOnData(const Round& data, const Statistic& statistic, double effect,
@@ -177,7 +189,6 @@ ErrorRates ErrorRatesOnData(const Round& data, const Statistic& statistic, doubl
   // Swaps are drawn per block of units, so that neighbours in time stay together.
   const std::int32_t block = units.plan.block;
   ErrorRates rates;
-  const double q[] = {statistic.q};
   for (int trial = 0; trial < trials; ++trial) {
     ArmValues a = off, b = on;
     const std::uint64_t key = Mix64(seed, 7, static_cast<std::uint64_t>(trial));
@@ -186,10 +197,10 @@ ErrorRates ErrorRatesOnData(const Round& data, const Statistic& statistic, doubl
       if (Uniform(key, kSwap, group) < 0.5) std::swap(a.value[i], b.value[i]);
       b.value[i] *= std::exp(-effect);
     }
-    const RatioDraws draws = BootstrapLogRatios(a, b, units.plan, q, key, resamples);
-    const Interval interval = ExpandedPercentileInterval(draws.draw[0], units.plan.effective);
+    const Interval interval =
+        RatioIntervals({{&a, &b, {statistic.q}}}, units.plan, true, key, resamples)[0][0].interval;
     ++rates.trials;
-    rates.faster += interval.high < 0 ? 1 : 0;  // draws are ln(on / off) of times
+    rates.faster += interval.high < 0 ? 1 : 0;  // ln(on / off) of times
     rates.slower += interval.low > 0 ? 1 : 0;
   }
   return rates;

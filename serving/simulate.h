@@ -12,18 +12,19 @@
 namespace assay::serving {
 
 struct SimulationOptions {
-  int clusters = 40;                // conversations (root traces)
-  int turns = 25;                   // turns per conversation that both arms reach
-  double cluster_sd = 0.3;          // ln, difficulty of a conversation, the same in both arms
-  double cluster_effect_sd = 0.03;  // ln, how much the effect differs between conversations
-  double noise_sd = 0.10;           // ln, per turn and arm
-  double autocorrelation = 0.5;     // of that noise along a conversation
-  double stall_share = 0.02;        // heavy tail: share of turns that take three times as long
-  double speedup = 1.0;             // off time / on time of treated turns
-  double treated_share = 1.0;       // share of turns on the treated path
-  int extra_easy_turns = 0;         // on arm only: further turns per conversation, 1.6 times faster
-  double run_sd = 0.0;              // ln, one random factor per run
-  double off_factor = 1.0;  // time factor of the whole off arm (hardware set, clocks, drift)
+  int clusters = 40;                  // conversations (root traces)
+  int turns = 25;                     // turns per conversation that both arms reach
+  double cluster_sd = 0.3;            // ln, difficulty of a conversation, the same in both arms
+  double cluster_effect_sd = 0.03;    // ln, how much the effect differs between conversations
+  double noise_sd = 0.10;             // ln, per turn and arm
+  double autocorrelation = 0.5;       // of that noise along a conversation
+  double stall_share = 0.02;          // heavy tail: share of turns that take three times as long
+  double speedup = 1.0;               // off time / on time of treated turns
+  double treated_share = 1.0;         // share of turns on the treated path
+  bool hard_turns_fall_back = false;  // the other turns are the hardest ones, else random ones
+  int extra_easy_turns = 0;  // on arm only: further turns per conversation, 1.6 times faster
+  double run_sd = 0.0;       // ln, one random factor per run
+  double off_factor = 1.0;   // time factor of the whole off arm (hardware set, clocks, drift)
   double on_factor = 1.0;
   double drift_per_hour = 0.0;  // ln, both arms slow down with time
   int concurrency = 4;
@@ -39,6 +40,7 @@ struct Trial {
   double effect = 0;
   Interval interval;
   double standard_error = 0, units = 0;
+  bool from_swaps = false;  // the interval's method
 };
 Trial RunTrial(const Round& round, const Statistic& statistic, int resamples, std::uint64_t seed);
 
