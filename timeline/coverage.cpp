@@ -408,9 +408,11 @@ class Audit {
     const Ns busy = device.busy();
     const bool giant =
         busy > 0 && 2 * device.kernel_length.max > busy && device.kernel_length.count > 1;
-    Say(out, "rows", giant || trace_.reversed_rows > 0 ? Check::kSuspect : Check::kOk,
-        fmt::format("{} kernels without length, {} rows with end before start in the file{}",
-                    device.zero_rows, trace_.reversed_rows,
+    const bool odd = giant || trace_.reversed_rows > 0 || trace_.outside_session > 0;
+    Say(out, "rows", odd ? Check::kSuspect : Check::kOk,
+        fmt::format("{} kernels without length, {} rows with end before start in the file, {} "
+                    "outside the recorded session{}",
+                    device.zero_rows, trace_.reversed_rows, trace_.outside_session,
                     giant ? fmt::format(", one kernel of {:.3f} ms is over half of the busy time",
                                         static_cast<double>(device.kernel_length.max) / 1e6)
                           : ""));

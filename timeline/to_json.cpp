@@ -316,6 +316,7 @@ std::string ResultToJson(const TimelineResult& result) {
                              {"os_rows", trace.os.size()},
                              {"rejected_events", trace.rejected_events},
                              {"reversed_rows", trace.reversed_rows},
+                             {"rows_outside_session", trace.outside_session},
                              {"unknown_categories", trace.unknown_categories},
                              {"graph_mode", trace.graph_mode},
                              {"graph_rows_without_times", trace.graphs_untimed},

@@ -174,7 +174,13 @@ void SortByStart(std::vector<GpuRow>& rows) {
 
 void FinishTrace(Trace& trace) {
   SortByStart(trace.gpu);
-  for (const GpuRow& row : trace.gpu) trace.reversed_rows += row.end < row.start;
+  const std::optional<Ns> stop =
+      trace.sources.empty() ? std::nullopt : trace.sources[0].session_end;
+  for (const GpuRow& row : trace.gpu) {
+    trace.reversed_rows += row.end < row.start;
+    // Trace times count from the start of the recording.
+    trace.outside_session += stop.has_value() && (row.start < 0 || row.end > *stop);
+  }
 }
 
 namespace {
@@ -294,6 +300,7 @@ void Append(Trace& into, Trace&& other, Ns shift) {
   into.api_other_class += other.api_other_class;
   into.rejected_events += other.rejected_events;
   into.reversed_rows += other.reversed_rows;
+  into.outside_session += other.outside_session;
   into.overhead_ns += other.overhead_ns;
   into.overhead_rows += other.overhead_rows;
   for (std::string& category : other.unknown_categories) {

@@ -180,6 +180,7 @@ struct Trace {
   std::int64_t api_other_class = 0;  // OpenACC and other rows of the API table, skipped
   std::int64_t rejected_events = 0;  // JSON events that could not be parsed
   std::int64_t reversed_rows = 0;    // GPU rows with end < start
+  std::int64_t outside_session = 0;  // GPU rows that start before the recording or end after it
   Ns overhead_ns = 0;                // profiler's own recorded overhead
   std::int64_t overhead_rows = 0;
   std::vector<std::string> unknown_categories;
