@@ -10,9 +10,12 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
+#include "base/random.h"
 #include "timeline/analyze.h"
 #include "timeline/coverage.h"
 #include "timeline/read.h"
+#include "timeline/replays.h"
 #include "timeline/synthetic.h"
 
 namespace assay::timeline {
@@ -161,6 +164,78 @@ TEST_F(OddInput, NamesThatAreNotUtf8) {
     replaced |= sqlite.names[row.name] == "a\xEF\xBF\xBD\x62";
   }
   EXPECT_TRUE(replaced);
+}
+
+constexpr const char* kRocprofCsv =
+    "\"Kind\",\"Agent_Id\",\"Queue_Id\",\"Kernel_Name\",\"Correlation_Id\",\"Start_Timestamp\","
+    "\"End_Timestamp\",\"Workgroup_Size_X\",\"Grid_Size_X\"\n"
+    "\"KERNEL_DISPATCH\",4,1,\"void a<int, \"\"b\"\">(float*)\",1,1000,2000,64,256\n"
+    "\"KERNEL_DISPATCH\",5,2,\"rccl_reduce\",2,1500,1600,64,64\n";
+
+constexpr const char* kRocprofJson = R"({"rocprofiler-sdk-tool": [{
+"agents": [{"id": {"handle": 9}, "name": "gfx942"}],
+"kernel_symbols": [{"kernel_id": 3, "formatted_kernel_name": "a<int>"}],
+"buffer_records": {"kernel_dispatch": [
+{"start_timestamp": 1000, "end_timestamp": 2000, "correlation_id": {"internal": 1},
+ "dispatch_info": {"agent_id": {"handle": 9}, "queue_id": {"handle": 1}, "kernel_id": 3,
+  "workgroup_size": {"x": 64, "y": 1, "z": 1}, "grid_size": {"x": 256, "y": 1, "z": 1}}}]}}]})";
+
+constexpr const char* kNcu =
+    "==PROF== Connected\n\"ID\",\"Kernel Name\",\"Section Name\",\"Metric Name\",\"Metric Unit\","
+    "\"Metric Value\"\n\"0\",\"k\",\"s\",\"Cycles\",\"cycle\",\"12,319,469\"\n"
+    "\"0\",\"k\",\"s\",\"Rate\",\"Gbyte/s\",\"1,234.5\"\n";
+
+constexpr const char* kReplays = R"([{"configuration": "c", "status": "ok", "backend": "b"}])";
+
+// Prefixes and random bytes: a trace or one sentence, never a crash.
+template <class Parse>
+void ExpectSurvives(const std::string& good, const Parse& parse) {
+  const auto attempt = [&](const std::string& bad) {
+    try {
+      parse(bad);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.fault(), Fault::kInput);
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  };
+  for (std::size_t length = 1; length < good.size(); length += 2) attempt(good.substr(0, length));
+  for (std::uint64_t round = 0; round < 500; ++round) {
+    std::string bad = good;
+    for (std::uint64_t k = 0; k < 1 + round % 4; ++k) {
+      const std::uint64_t random = Mix64(21, k, round);
+      // Bytes of the text itself break its structure more often than any others do.
+      bad[random % bad.size()] =
+          random >> 63 ? good[(random >> 32) % good.size()] : static_cast<char>(random >> 40);
+    }
+    attempt(bad);
+  }
+}
+
+TEST_F(OddInput, DamagedRocprofFiles) {
+  const auto read = [&](const std::string& text) {
+    std::ofstream(Path("r"), std::ios::binary) << text;
+    const Trace trace = ReadTrace(Path("r"));
+    const LaunchIndex index(trace);
+    Analyze(trace, index, FullScope(trace));
+    return trace.gpu.size();
+  };
+  EXPECT_EQ(read(kRocprofCsv), 2u);
+  EXPECT_EQ(read(kRocprofJson), 1u);
+  ExpectSurvives(kRocprofCsv, read);
+  ExpectSurvives(kRocprofJson, read);
+  // Handles inside handles, deeper than any stack.
+  std::string deep = R"({"rocprofiler-sdk-tool": [{"agents": [{"id": )";
+  for (int k = 0; k < 300'000; ++k) deep += R"({"handle":)";
+  EXPECT_NO_THROW(read(deep));
+}
+
+TEST_F(OddInput, DamagedTablesOfOthers) {
+  EXPECT_EQ(ParseNcuCsv(kNcu, "n").size(), 1u);
+  ExpectSurvives(kNcu, [](const std::string& text) {
+    for (const NcuLaunch& launch : ParseNcuCsv(text, "n")) NcuProblems(launch);
+  });
+  ExpectSurvives(kReplays, [](const std::string& text) { ParseReplays(text, "r"); });
+  EXPECT_THROW(ParseReplays(std::string(1'000'000, '['), "r"), Error);
 }
 
 }  // namespace

@@ -97,14 +97,19 @@ class RocprofReader {
     });
   }
 
+  // N or {"handle": N}; no deeper, a file may nest further than the stack reaches.
   bool Number(std::int64_t& value) {
-    std::string_view text;
-    if (json_.Peek('{')) {  // {"handle": N}
+    if (json_.Peek('{')) {
       return ForEachMember(json_, [&](std::string_view key) {
-        if (key == "handle" || key == "internal") return Number(value);
+        if ((key == "handle" || key == "internal") && !json_.Peek('{')) return Plain(value);
         return json_.Skip();
       });
     }
+    return Plain(value);
+  }
+
+  bool Plain(std::int64_t& value) {
+    std::string_view text;
     if (!json_.Scalar(text)) return false;
     value = Integer(text).value_or(0);
     return true;
