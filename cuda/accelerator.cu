@@ -161,6 +161,7 @@ class CudaAccelerator : public Accelerator {
     info_.l2_bytes = properties.l2CacheSize;
     CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     CheckCuda(cudaMalloc(&scratch_, 16), "cudaMalloc of a counter");
+    usual_persisting_limit_ = PersistingLimit();
   }
   ~CudaAccelerator() override {
     cudaFree(flush_);
@@ -227,10 +228,9 @@ class CudaAccelerator : public Accelerator {
   }
 
   bool TakePersistingLimit() override {
-    std::size_t bytes = 0;
-    CheckCuda(cudaDeviceGetLimit(&bytes, cudaLimitPersistingL2CacheSize), "cudaDeviceGetLimit");
-    if (bytes == 0) return false;
-    CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0), "cudaDeviceSetLimit");
+    if (PersistingLimit() == usual_persisting_limit_) return false;
+    CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, usual_persisting_limit_),
+              "cudaDeviceSetLimit");
     return true;
   }
 
@@ -245,6 +245,11 @@ class CudaAccelerator : public Accelerator {
   }
 
  private:
+  static std::size_t PersistingLimit() {
+    std::size_t bytes = 0;
+    CheckCuda(cudaDeviceGetLimit(&bytes, cudaLimitPersistingL2CacheSize), "cudaDeviceGetLimit");
+    return bytes;
+  }
   unsigned Blocks() const { return static_cast<unsigned>(8 * info_.multiprocessors); }
   // The buffer that flushes read or write, filled once with data that does not compress.
   void PrepareFlush() {
@@ -260,7 +265,8 @@ class CudaAccelerator : public Accelerator {
   AcceleratorInfo info_;
   cudaStream_t stream_ = nullptr;
   std::byte* flush_ = nullptr;
-  std::byte* scratch_ = nullptr;  // a 64-bit counter and a word that reads may write to
+  std::size_t usual_persisting_limit_ = 0;  // not 0 on every driver
+  std::byte* scratch_ = nullptr;            // a 64-bit counter and a word that reads may write to
 };
 
 }  // namespace

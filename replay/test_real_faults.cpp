@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RealFaults : public ::testing::Test {
  protected:
@@ -89,6 +90,7 @@ TEST_F(RealFaults, AHangAndALostContextCostOneCaseEach) {
 
 TEST_F(RealFaults, PinnedCacheLinesAreFlagged) {
   EXPECT_THAT(RunAll({"pins"}).at(0).flags, Contains("pins_l2"));
+  EXPECT_THAT(RunAll({"good"}).at(0).flags, Not(Contains("pins_l2")));
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ class Gpu:
         self.flush_graphs = {}
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.driver.cuCtxSetLimit.argtypes = [ctypes.c_int, ctypes.c_size_t]
+        self.usual_persisting_limit = self.persisting_limit()  # not 0 on every driver
 
     def enqueue_flush(self):
         """Empties L2 by reading twice its size (what is left is clean), or by writing it."""
@@ -78,12 +79,15 @@ class Gpu:
 
     def take_persisting_limit(self):
         """Whether a peer reserved a part of L2 for pinned lines; the reservation is taken back."""
+        if self.persisting_limit() == self.usual_persisting_limit:
+            return False
+        self.driver.cuCtxSetLimit(PERSISTING_L2_LIMIT, ctypes.c_size_t(self.usual_persisting_limit))
+        return True
+
+    def persisting_limit(self):
         reserved = ctypes.c_size_t()
         self.driver.cuCtxGetLimit(ctypes.byref(reserved), PERSISTING_L2_LIMIT)
-        if reserved.value == 0:
-            return False
-        self.driver.cuCtxSetLimit(PERSISTING_L2_LIMIT, ctypes.c_size_t(0))
-        return True
+        return reserved.value
 
     def record(self, work):
         """Captures what `work` enqueues and keeps what it returns alive with the graph."""
