@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "base/stats.h"
 #include "report/analysis.h"
@@ -36,7 +37,7 @@ double MedianOf(const std::map<std::string, Timed>& workloads,
                 const std::vector<std::string>& which) {
   std::vector<double> medians;
   for (const std::string& uuid : which) medians.push_back(workloads.at(uuid).median_ns);
-  return QuantileSorted(Sorted(medians), 0.5);
+  return Median(medians);
 }
 
 // Geometric mean; 0 when some workload has no floor.
@@ -129,8 +130,10 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
     std::vector<Row> mine;
     const Analysis analysis = Analyse(run);
     for (const CaseView& view : analysis.cases) {
+      const bool on_cpu = view.result->device == "cpu";
+      if (on_cpu && !run.run.accelerator.empty()) continue;  // a companion of the GPU's backends
       Row& row = RowOf(mine, *view.result);
-      Add(view, view.result->device == "cpu" ? row.cpu : row.gpu);
+      Add(view, on_cpu ? row.cpu : row.gpu);
     }
     for (const Row& row : mine) {
       CaseResult key;
@@ -141,19 +144,20 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
       if (row.gpu.cases > 0) kept.gpu = row.gpu;
     }
   }
-  Table table({{.title = "definition"},
-               {.title = "workloads passed", .align = Align::kRight},
-               {.title = "CPU: median, of floor", .align = Align::kRight},
-               {.title = "GPU: fastest, median, of floor", .align = Align::kRight},
-               {.title = "own kernel over best peer", .align = Align::kRight}});
+  std::sort(rows.begin(), rows.end(), [](const Row& x, const Row& y) {
+    return std::tie(x.family, x.definition) < std::tie(y.family, y.definition);
+  });
+  std::string out =
+      "| definition | captured workloads passed | CPU: median, of floor | GPU: fastest, median, of "
+      "floor | own kernel over best peer |\n|---|---:|---:|---:|---:|\n";
   for (const Row& row : rows) {
     const auto cpu = row.cpu.backends.find("cpu");
-    table.Add({fmt::format("[{}](ops/{}/)", row.definition, row.family),
-               fmt::format("{} of {}", row.cpu.passed, row.cpu.cases),
-               cpu != row.cpu.backends.end() ? TimeCell(cpu->second, Shared(row.cpu)) : "-",
-               FastestCell(row.gpu), OwnCell(row.gpu)});
+    out += fmt::format("| [{}](ops/{}/) | {} of {} | {} | {} | {} |\n",
+                       MarkdownEscape(row.definition), row.family, row.cpu.passed, row.cpu.cases,
+                       cpu != row.cpu.backends.end() ? TimeCell(cpu->second, Shared(row.cpu)) : "-",
+                       FastestCell(row.gpu), OwnCell(row.gpu));
   }
-  return table.Markdown();
+  return out;
 }
 
 }  // namespace assay

@@ -1,4 +1,5 @@
 // The tables under results/ are what the program makes of the ledgers beside them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/file.h"
@@ -6,6 +7,8 @@
 
 namespace assay {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Table {
   const char* ledger;
@@ -28,6 +31,31 @@ TEST(Evidence, RegeneratingChangesNothing) {
                folder.path());
     EXPECT_EQ(report.exit_code, 0) << report.err;
     EXPECT_EQ(report.out, ReadFile(results + table.markdown)) << table.markdown;
+  }
+}
+
+// README.md and docs/results.md hold what the program prints, between sentences of their own.
+TEST(Evidence, TheReadmesTableIsThePrograms) {
+  const std::string results = ASSAY_SOURCE_DIR "/results/";
+  TemporaryFolder folder;
+  const CliResult table = RunCli({"report", "--operators",
+                                  results + "cpu-epyc-2t/serving.jsonl," + results +
+                                      "h200/gemm.jsonl," + results + "h200/attention.jsonl"},
+                                 folder.path());
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_THAT(ReadFile(ASSAY_SOURCE_DIR "/README.md"), HasSubstr(table.out));
+}
+
+TEST(Evidence, ThePageOfResultsIsThePrograms) {
+  const std::string results = ASSAY_SOURCE_DIR "/results/";
+  const std::string page = ReadFile(ASSAY_SOURCE_DIR "/docs/results.md");
+  TemporaryFolder folder;
+  for (const char* ledger :
+       {"cpu-epyc-2t/serving.jsonl", "h200/gemm.jsonl", "h200/attention.jsonl"}) {
+    const CliResult report =
+        RunCli({"report", "--ledger", results + ledger, "--markdown", "-"}, folder.path());
+    ASSERT_EQ(report.exit_code, 0) << report.err;
+    EXPECT_THAT(page, HasSubstr(report.out)) << ledger;
   }
 }
 
