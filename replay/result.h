@@ -106,7 +106,7 @@ struct CaseResult {
   std::vector<std::pair<std::string, std::string>> input_hashes;  // tensor, SHA-256
   Correctness correctness;
   std::vector<TimingSeries> timing;
-  std::vector<ClockSample> clocks;  // devices only: before, between and after the series
+  std::vector<ClockSample> clocks = {};  // devices only: before, between and after the series
   Floor floor;
   double setup_ms = 0, seconds = 0;
   double overhead_ms =
@@ -131,7 +131,7 @@ struct RunInfo {
   std::string compiler, os;
   int threads = 0;
   std::uint64_t seed = 0;
-  std::string accelerator, accelerator_id;  // "NVIDIA H200, driver ..." and its UUID
+  std::string accelerator = {}, accelerator_id = {};  // "NVIDIA H200, driver ..." and its UUID
 };
 
 // Measured limits of one machine, in units per second.
@@ -147,7 +147,7 @@ struct Ceilings {
   double copy_bytes = 0, read_bytes = 0, write_bytes = 0;
   double bf16_flops = 0, f32_flops = 0;
   double launch_ns = 0;
-  std::vector<NamedCeiling> more;  // devices: caches, barriers, latencies
+  std::vector<NamedCeiling> more = {};  // devices: caches, barriers, latencies
 };
 
 // The ceilings of a run's machine: its CPU and, where one is used, its GPU.

@@ -11,7 +11,7 @@ struct RunReport {
   RunInfo run;
   Ceilings ceilings;              // all zeros when the machine was never measured
   std::vector<CaseResult> cases;  // in the order they ended
-  Ceilings gpu;                   // of the run's GPU; all zeros without one
+  Ceilings gpu = {};              // of the run's GPU; all zeros without one
 };
 
 }  // namespace assay
