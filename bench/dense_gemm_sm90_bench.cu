@@ -2,15 +2,17 @@
 // in shuffled order. Stand-alone, so that it can be carried to a machine that has only a driver.
 //   dense_gemm_sm90_bench check [PREFIX]   every kernel against fp64 and against the generic one
 //   dense_gemm_sm90_bench small [PREFIX]   the same at three small shapes, for sanitizers
-//   dense_gemm_sm90_bench tune [ROUNDS] [M,M,..] [PREFIX]  every kernel in several orders
-//   dense_gemm_sm90_bench compare [ROUNDS] [M,M,..]        the plan that a user gets
+//   dense_gemm_sm90_bench tune [ROUNDS] [M,M,..] [REST_MS]     every kernel in several orders
+//   dense_gemm_sm90_bench compare [ROUNDS] [M,M,..] [REST_MS]  the plan that a user gets
 // Method: per sample a write of 256 MB (flushes L2), then events around the replay of a graph with
-// one call; random data, inputs rotate over copies; median over rounds. JSON lines go to the file
+// one call; REST_MS of idling before each sample keep the chip cool (0: at its power limit); random
+// data, inputs rotate over copies; median over rounds. JSON lines go to the file
 // $OUT/dense_gemm_sm90_<mode>.jsonl when OUT is set.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +20,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "base/error.h"
 #include "bench/cublaslt_gemm.h"
@@ -144,15 +147,13 @@ cudaGraphExec_t Capture(cudaStream_t stream, const std::function<void(Stream)>& 
   return executable;
 }
 
-// Every kernel but the generic one whose name starts so, in several orders of its tiles.
-std::vector<Plan> PlansToTry(std::string_view prefix) {
+// Every kernel but the generic one, in several orders of its tiles.
+std::vector<Plan> PlansToTry() {
   std::vector<Plan> plans;
   for (const std::string_view kernel : dense_gemm_bf16_nt::Sm90Kernels()) {
-    if (kernel == "generic" || !kernel.starts_with(prefix)) continue;
-    for (const int band : {4, 8, 16}) {
-      plans.push_back({kernel, band, false});
-      plans.push_back({kernel, band, true});
-    }
+    if (kernel == "generic") continue;
+    for (const int band : {4, 8}) plans.push_back({kernel, band, false});
+    for (const int band : {4, 16}) plans.push_back({kernel, band, true});
   }
   return plans;
 }
@@ -164,7 +165,7 @@ std::string PlanName(const Plan& plan) {
 class Tuner {
  public:
   // `tune`: all plans, else the one that a user gets.
-  Tuner(bool tune, std::string_view prefix) : tune_(tune), prefix_(prefix) {
+  Tuner(bool tune, int rest_ms) : tune_(tune), rest_ms_(rest_ms) {
     CheckCuda(cudaStreamCreate(&stream_), "cudaStreamCreate");
     CheckCuda(cudaEventCreate(&start_), "cudaEventCreate");
     CheckCuda(cudaEventCreate(&stop_), "cudaEventCreate");
@@ -245,8 +246,7 @@ class Tuner {
         contenders.push_back(contender);
       }
     }
-    for (const Plan& plan :
-         tune_ ? PlansToTry(prefix_) : std::vector{ChoosePlan(copies[0]->args)}) {
+    for (const Plan& plan : tune_ ? PlansToTry() : std::vector{ChoosePlan(copies[0]->args)}) {
       Contender contender{PlanName(plan), {}, {}};
       for (const auto& copy : copies) {
         contender.graphs.push_back(Capture(stream_, PrepareCuda(copy->args, plan)));
@@ -271,6 +271,7 @@ class Tuner {
       std::shuffle(order.begin(), order.end(), random_);
       for (const std::size_t index : order) {
         Contender& contender = contenders[index];
+        if (rest_ms_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms_));
         CheckCuda(cudaMemsetAsync(flush_, round, kFlushBytes, stream_), "flush");
         CheckCuda(cudaEventRecord(start_, stream_), "cudaEventRecord");
         CheckCuda(cudaGraphLaunch(
@@ -307,7 +308,7 @@ class Tuner {
   }
 
   bool tune_ = false;
-  std::string prefix_;
+  int rest_ms_ = 0;
   double log_ratios_ = 0, least_ratio_ = 1e30;
   int shapes_ = 0;
   std::unique_ptr<CublasLtGemm> library_;
@@ -330,7 +331,7 @@ int Time(bool tune, int argc, char** argv) {
       sizes.push_back(std::atoll(token));
     }
   }
-  Tuner tuner(tune, argc > 4 ? argv[4] : "");
+  Tuner tuner(tune, argc > 4 ? std::atoi(argv[4]) : 0);
   const std::int64_t layers[][2] = {{12288, 4096}, {4096, 4096}, {4096, 12288}};
   for (const auto& [n, k] : layers) {
     for (const std::int64_t m : sizes) tuner.Shape(m, n, k, rounds);
@@ -351,7 +352,7 @@ int main(int argc, char** argv) {
     if (mode == "tune" || mode == "compare") return assay::Time(mode == "tune", argc, argv);
     std::fprintf(stderr,
                  "usage: dense_gemm_sm90_bench check|small [PREFIX] | tune|compare [ROUNDS] "
-                 "[M,M,..]\n");
+                 "[M,M,..] [REST_MS]\n");
     return 2;
   } catch (const assay::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -301,6 +301,7 @@ constexpr std::array kKernels = {
     Kernel{"coop_128x256_2x1", PrepareTiling<Tiling<128, 256, 4, 2, 1, kCooperative>>},
     Kernel{"coop_128x256_1x2", PrepareTiling<Tiling<128, 256, 4, 1, 2, kCooperative>>},
     Kernel{"coop_256x192_2x1", PrepareTiling<Tiling<256, 192, 3, 2, 1, kCooperative>>},
+    Kernel{"coop_256x192_1x2", PrepareTiling<Tiling<256, 192, 3, 1, 2, kCooperative>>},
     Kernel{"ping_128x128_2x1", PrepareTiling<Tiling<128, 128, 6, 2, 1, kPingPong>>},
     Kernel{"ping_128x128_1x2", PrepareTiling<Tiling<128, 128, 6, 1, 2, kPingPong>>},
     Kernel{"ping_128x160_2x1", PrepareTiling<Tiling<128, 160, 5, 2, 1, kPingPong>>},
