@@ -29,6 +29,11 @@ struct Access {
   const Region* region = nullptr;
 };
 
+bool Covers(const Region& outer, const Region& inner) {
+  return outer.layer == inner.layer && outer.row0 <= inner.row0 && inner.row1 <= outer.row1 &&
+         outer.column0 <= inner.column0 && inner.column1 <= outer.column1;
+}
+
 class Validator {
  public:
   Validator(const Program& program, int limit)
@@ -191,24 +196,37 @@ class Validator {
     const std::vector<TaskSet> before = Predecessors(order);
     std::vector<std::vector<Access>> by_buffer(static_cast<std::size_t>(Buf::kCount));
     for (std::size_t t = 0; t < p_.tasks.size() && !full(); ++t) {
-      const auto accesses = [&](const std::vector<Region>& regions, bool write) {
-        for (const Region& region : regions) {
-          auto& earlier = by_buffer[static_cast<std::size_t>(region.buffer)];
-          bool written = write || p_.buffer(region.buffer).state;
-          for (const Access& access : earlier) {
-            if (access.task == t || !access.region->Overlaps(region)) continue;
-            written = written || access.write;
-            if ((write || access.write) && !before[t].Has(access.task))
-              ReportRace(t, write, access);
-          }
-          if (!written)
-            Report(Name(t) + " reads " + BufName(region.buffer) + " that no task wrote");
-          earlier.push_back({t, write, &region});
-        }
-      };
-      accesses(p_.tasks[t].reads, false);
-      accesses(p_.tasks[t].writes, true);
+      for (const Region& region : p_.tasks[t].reads) {
+        CheckAccess({t, false, &region}, before[t],
+                    by_buffer[static_cast<std::size_t>(region.buffer)]);
+      }
+      for (const Region& region : p_.tasks[t].writes) {
+        CheckAccess({t, true, &region}, before[t],
+                    by_buffer[static_cast<std::size_t>(region.buffer)]);
+      }
     }
+  }
+
+  void CheckAccess(const Access& access, const TaskSet& before, std::vector<Access>& earlier) {
+    bool written = access.write || p_.buffer(access.region->buffer).state;
+    for (const Access& other : earlier) {
+      if (other.task == access.task || !other.region->Overlaps(*access.region)) continue;
+      written = written || other.write;
+      if ((access.write || other.write) && !before.Has(other.task)) {
+        ReportRace(access.task, access.write, other);
+      }
+    }
+    if (!written) {
+      Report(Name(access.task) + " reads " + BufName(access.region->buffer) +
+             " that no task wrote");
+    }
+    // Whoever is ordered after this access is ordered after what it covers: later layers need not
+    // be compared with all earlier ones.
+    std::erase_if(earlier, [&](const Access& other) {
+      return (access.write || !other.write) && Covers(*access.region, *other.region) &&
+             (other.task == access.task || before.Has(other.task));
+    });
+    earlier.push_back(access);
   }
 
   void ReportRace(std::size_t t, bool write, const Access& earlier) {
