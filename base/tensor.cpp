@@ -125,13 +125,16 @@ Bundle Bundle::Allocate(const std::vector<TensorLayout>& layouts) {
 
 Bundle Bundle::AllocateShared(const std::vector<TensorLayout>& layouts) {
   const std::size_t size = ArenaBytes(layouts);
-  const int fd = memfd_create("assay-bundle", MFD_CLOEXEC);
+  const int fd = memfd_create("assay-bundle", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) BadInput(std::string("memfd_create failed: ") + std::strerror(errno));
   if (ftruncate(fd, static_cast<off_t>(size)) != 0) {
     const std::string reason = std::strerror(errno);
     close(fd);
     BadInput("cannot reserve " + std::to_string(size) + " bytes of shared memory: " + reason);
   }
+  // Who gets the descriptor may not cut the memory off: touching it would kill every process that
+  // has it mapped.
+  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   Bundle bundle = Place(layouts, MapOrThrow(size, MAP_SHARED, fd), fd);
   bundle.WriteRedZones();
   return bundle;

@@ -17,6 +17,7 @@ void AddMergeCommand(CLI::App& app, int& exit_code);
 void AddReportCommand(CLI::App& app, int& exit_code);
 void AddDeviceCommand(CLI::App& app, int& exit_code);
 void AddImportCommand(CLI::App& app, int& exit_code);
+void AddDatasetCommand(CLI::App& app, int& exit_code);
 void AddAbCommand(CLI::App& app, int& exit_code);
 void AddSelftestCommand(CLI::App& app, int& exit_code);
 void AddPluginCommand(CLI::App& app, int& exit_code);

@@ -1,6 +1,7 @@
 // `assay best`, `assay diff`, `assay merge`: what stored runs say together.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -145,24 +146,31 @@ void Merge(const MergeFlags& flags) {
   Ledger out = Ledger::Open(flags.out, Ledger::Mode::kAppend);
   std::set<std::string> known;
   for (const RunInfo& run : out.Runs()) known.insert(run.id);
-  std::size_t runs = 0, cases = 0;
+  std::vector<Ledger> inputs;
+  std::vector<std::pair<std::size_t, RunInfo>> order;  // the ledger keeps runs as they are added
   for (const std::string& path : flags.in) {
-    const Ledger in = Ledger::Open(path, Ledger::Mode::kReadOnly);
-    for (const RunInfo& run : in.Runs()) {
-      if (!known.insert(run.id).second) {
-        fmt::print(stderr, "{}: run {} is there already, left out\n", path, run.id);
-        continue;
-      }
-      const Ceilings ceilings = in.CeilingsOf(run.id);
-      if (!ceilings.device_id.empty()) out.StoreCeilings(ceilings);
-      out.BeginRun(run, ceilings);
-      for (const CaseResult& result : in.Cases(run.id)) {
-        out.Add(run.id, result);
-        ++cases;
-      }
-      if (!run.finished.empty()) out.FinishRun(run.id, run.finished);
-      ++runs;
+    inputs.push_back(Ledger::Open(path, Ledger::Mode::kReadOnly));
+    for (RunInfo& run : inputs.back().Runs()) order.emplace_back(inputs.size() - 1, std::move(run));
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.second.started < b.second.started;
+  });
+  std::size_t runs = 0, cases = 0;
+  for (const auto& [number, run] : order) {
+    if (!known.insert(run.id).second) {
+      fmt::print(stderr, "{}: run {} is there already, left out\n", flags.in[number], run.id);
+      continue;
     }
+    const Ledger& in = inputs[number];
+    const Ceilings ceilings = in.CeilingsOf(run.id);
+    if (!ceilings.device_id.empty()) out.StoreCeilings(ceilings);
+    out.BeginRun(run, ceilings);
+    for (const CaseResult& result : in.Cases(run.id)) {
+      out.Add(run.id, result);
+      ++cases;
+    }
+    if (!run.finished.empty()) out.FinishRun(run.id, run.finished);
+    ++runs;
   }
   fmt::print("{}: {} runs with {} cases added\n", flags.out, runs, cases);
 }

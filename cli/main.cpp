@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   assay::cli::AddMergeCommand(app, exit_code);
   assay::cli::AddDeviceCommand(app, exit_code);
   assay::cli::AddImportCommand(app, exit_code);
+  assay::cli::AddDatasetCommand(app, exit_code);
   assay::cli::AddAbCommand(app, exit_code);
   assay::cli::AddSelftestCommand(app, exit_code);
   assay::cli::AddPluginCommand(app, exit_code);

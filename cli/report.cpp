@@ -1,6 +1,8 @@
 // `assay report`: a stored run as one offline HTML page, Markdown or JSON.
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -14,7 +16,8 @@ namespace assay::cli {
 namespace {
 
 struct ReportFlags {
-  std::string ledger, run = "last", html, markdown, json;
+  std::string ledger, run = "last", html, markdown, json, against, against_ledger;
+  double margin_percent = 2;
   std::vector<std::string> operators;  // ledgers
 };
 
@@ -33,6 +36,19 @@ void PrintOperators(const std::vector<std::string>& ledgers) {
   fmt::print("{}", OperatorTable(runs));
 }
 
+// The run to compare with.
+std::optional<RunReport> Other(const ReportFlags& flags, const std::string& run_id) {
+  if (flags.against.empty()) {
+    if (!flags.against_ledger.empty()) BadInput("--against-ledger needs --against with a run");
+    return std::nullopt;
+  }
+  if (flags.html.empty()) BadInput("--against is for --html; `assay diff` compares in a terminal");
+  const bool same = flags.against_ledger.empty();
+  RunReport other = LoadRun(same ? flags.ledger : flags.against_ledger, flags.against);
+  if (same && other.run.id == run_id) BadInput(fmt::format("both sides are run {}", run_id));
+  return other;
+}
+
 void Report(const ReportFlags& flags) {
   if (!flags.operators.empty()) return PrintOperators(flags.operators);
   const RunReport report = LoadRun(flags.ledger, flags.run);
@@ -48,7 +64,13 @@ void Report(const ReportFlags& flags) {
     BadInput(
         "nothing to write: give --html, --markdown or --json with a file, or - for the screen");
   }
-  if (!flags.html.empty()) deliver(flags.html, HtmlReport(report));
+  const std::optional<RunReport> other = Other(flags, report.run.id);
+  if (!flags.html.empty()) {
+    HtmlOptions options;
+    options.against = other ? &*other : nullptr;
+    options.margin = flags.margin_percent / 100;
+    deliver(flags.html, HtmlReport(report, options));
+  }
   if (!flags.markdown.empty()) deliver(flags.markdown, MarkdownReport(report));
   if (!flags.json.empty()) deliver(flags.json, RunToJson(report) + "\n");
 }
@@ -63,6 +85,11 @@ void AddReportCommand(CLI::App& app, int&) {
       ->capture_default_str();
   command->add_option("--ledger", flags->ledger, "Where results are stored")->capture_default_str();
   command->add_option("--html", flags->html, "Write one offline page to this file");
+  command->add_option("--against", flags->against, "In the page, compare with this run");
+  command->add_option("--against-ledger", flags->against_ledger, "Its ledger, when another one");
+  command->add_option("--margin", flags->margin_percent, "Changes below this many percent are none")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
   command->add_option("--markdown", flags->markdown, "Write tables for documents");
   command->add_option("--json", flags->json, "Write everything");
   command

@@ -21,6 +21,7 @@
 #include "replay/gpu.h"
 #include "replay/plugin.h"
 #include "replay/runner.h"
+#include "replay/trace_family.h"
 #include "report/html.h"
 #include "report/json.h"
 #include "report/terminal.h"
@@ -33,7 +34,8 @@ constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 struct RunFlags {
   std::string suite = "smoke", ledger, html, variant;
   std::vector<std::string> definitions, families, models, uuids, plugins;
-  std::string shard;
+  std::string shard, dataset;
+  std::vector<std::string> references;
   bool resume = false, json = false, no_timing = false, distinct = false;
   PythonFlags python;
   std::string python_fingerprint;
@@ -83,12 +85,11 @@ void RequireMatches(const Suite& suite, const std::string& flag,
   }
 }
 
-std::string FamilyOf(const Workload& workload) {
-  const Family* family = BuiltInRegistry().FindDefinition(workload.definition).family;
-  return family != nullptr ? family->name : "";
-}
-
-void Filter(Suite& suite, const RunFlags& flags) {
+void Filter(Suite& suite, const RunFlags& flags, const Registry& registry) {
+  const auto FamilyOf = [&](const Workload& workload) -> std::string {
+    const Family* family = registry.FindDefinition(workload.definition).family;
+    return family != nullptr ? family->name : "";
+  };
   const auto definition = [](const Workload& w) { return w.definition; };
   const auto model = [](const Workload& w) { return w.model; };
   const auto uuid = [](const Workload& w) { return w.uuid; };
@@ -109,7 +110,7 @@ void Filter(Suite& suite, const RunFlags& flags) {
 // content key stays, so that equal parts of the content stay equal.
 void UseVariant(Suite& suite, const std::string& variant) {
   std::erase_if(suite.workloads, [&](const Workload& w) {
-    const Family* family = BuiltInRegistry().FindDefinition(w.definition).family;
+    const Family* family = ShippedRegistry().FindDefinition(w.definition).family;
     return family == nullptr || !Matches(family->variants, variant);
   });
   if (suite.workloads.empty()) {
@@ -176,13 +177,34 @@ void KeepDistinct(Suite& suite) {
   });
 }
 
-Suite LoadFiltered(const RunFlags& flags) {
-  Suite suite = LoadSuite(SuitePath(flags.suite), BuiltInRegistry());
+// What can be run: built in, or defined by the dataset.
+struct Definitions {
+  std::vector<TraceDefinition> of_dataset;
+  Registry registry = ShippedRegistry();
+};
+
+Definitions DefinitionsFor(const RunFlags& flags) {
+  Definitions definitions;
+  if (flags.dataset.empty()) return definitions;
+  std::vector<TraceProblem> problems;
+  definitions.of_dataset = LoadTraceDefinitions(flags.dataset, problems);
+  for (const TraceProblem& problem : problems) {
+    fmt::print(stderr, "{}/{}: {}\n", flags.dataset, problem.file, problem.message);
+  }
+  definitions.registry = WithTraceDefinitions(ShippedRegistry(), definitions.of_dataset);
+  return definitions;
+}
+
+Suite LoadFiltered(const RunFlags& flags, const Definitions& definitions) {
+  const Registry& registry = definitions.registry;
+  Suite suite = flags.dataset.empty()
+                    ? LoadSuite(SuitePath(flags.suite), registry)
+                    : LoadTraceSuite(flags.dataset, definitions.of_dataset, registry);
   for (const SuiteProblem& problem : suite.problems) {
     fmt::print(stderr, "{}:{}:{}: {}\n", problem.file, problem.line, problem.column,
                problem.message);
   }
-  Filter(suite, flags);
+  Filter(suite, flags, registry);
   if (!flags.variant.empty()) UseVariant(suite, flags.variant);
   if (flags.distinct) KeepDistinct(suite);
   KeepShard(suite, ParseShard(flags.shard));
@@ -243,10 +265,13 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// What --resume may skip depends on the bytes of plugins and Python peers as well.
+// What --resume may skip depends on the bytes of plugins, references and Python peers as well.
 std::string BuildWithPlugins(const std::string& build, const RunFlags& flags) {
   std::string text = build;
   for (const std::string& path : flags.plugins) {
+    text += "+" + Sha256Hex(ReadFile(path)).substr(0, 12);
+  }
+  for (const std::string& path : flags.references) {
     text += "+" + Sha256Hex(ReadFile(path)).substr(0, 12);
   }
   if (!flags.python_fingerprint.empty()) text += "+" + flags.python_fingerprint;
@@ -317,25 +342,48 @@ Registry WithPythonPeers(const Registry& registry, RunFlags& flags) {
   return WithDescribedBackends(registry, peers.backends);
 }
 
-// The registry with the plugins' kernels; without --backend, only those run.
-Registry WithPlugins(RunFlags& flags) {
-  flags.run.worker_command = OwnWorkerCommand();
-  if (flags.plugins.empty()) return ShippedRegistry();
-  for (const std::string& path : flags.plugins) {
-    flags.run.worker_command.insert(flags.run.worker_command.end(), {"--plugin", path});
+void Append(std::vector<std::string>& command, const std::string& flag,
+            const std::vector<std::string>& values) {
+  for (const std::string& value : values) command.insert(command.end(), {flag, value});
+}
+
+// `base` with the references of the dataset's own definitions.
+Registry WithReferences(const Registry& base, const RunFlags& flags, const Suite& suite) {
+  std::vector<std::string> command = flags.run.worker_command;
+  Append(command, "--plugin", flags.references);
+  const Registry registry = flags.references.empty()
+                                ? base
+                                : WithPluginReferences(base, DescribePlugins(command), command);
+  if (const auto missing = DefinitionWithoutReference(registry, suite); !missing.empty()) {
+    BadInput(
+        fmt::format("definition {} of the dataset has no fp64 reference here; give "
+                    "--reference a plugin that computes it",
+                    missing));
   }
+  return registry;
+}
+
+// The registry with the plugins' kernels; without --backend, only those run.
+Registry WithPlugins(RunFlags& flags, const Definitions& definitions, const Suite& suite) {
+  flags.run.worker_command = OwnWorkerCommand();
+  if (!flags.dataset.empty()) {
+    Append(flags.run.worker_command, "--definitions", {flags.dataset});
+  }
+  const Registry registry = WithReferences(definitions.registry, flags, suite);
+  if (flags.plugins.empty()) return registry;
+  Append(flags.run.worker_command, "--plugin", flags.plugins);
   const std::vector<PluginBackend> kernels = DescribePlugins(flags.run.worker_command);
   if (flags.run.backends.empty()) {
     for (const PluginBackend& kernel : kernels) flags.run.backends.push_back(kernel.name);
   }
-  return WithDescribedBackends(ShippedRegistry(), kernels);
+  return WithDescribedBackends(registry, kernels);
 }
 
 // Every backend that may run: built in, of plugins, of Python. With plugins and without --backend,
 // what came by flags runs alone.
-Registry RegistryFor(RunFlags& flags) {
+Registry RegistryFor(RunFlags& flags, const Definitions& definitions, const Suite& suite) {
   const bool all = flags.run.backends.empty();
-  const Registry registry = WithPythonPeers(WithPlugins(flags), flags);
+  const Registry registry = WithPythonPeers(WithPlugins(flags, definitions, suite), flags);
   if (all && !flags.plugins.empty()) {
     for (const auto& [name, command] : flags.run.backend_commands) {
       flags.run.backends.push_back(name);
@@ -356,14 +404,21 @@ bool MayUseGpu(const Registry& registry, const Suite& suite, const RunFlags& fla
 }
 
 int Run(RunFlags flags) {
-  const Suite suite = LoadFiltered(flags);
+  const Definitions definitions = DefinitionsFor(flags);
+  const Suite suite = LoadFiltered(flags, definitions);
   flags.run.timing = !flags.no_timing;
   flags.run.flush_by_write = flags.flush == "write";
   if (!flags.sanitize.empty()) {
     flags.run.timing = false;  // a checked kernel runs many times slower
     flags.run.worker_leave_s = 60;
   }
-  const Registry registry = RegistryFor(flags);
+  if (flags.run.jobs > 1 && flags.run.timing) {
+    BadInput(
+        fmt::format("--jobs {} shares the machine between cases, so their times would mean "
+                    "nothing: add --no-timing",
+                    flags.run.jobs));
+  }
+  const Registry registry = RegistryFor(flags, definitions, suite);
   if (MayUseGpu(registry, suite, flags)) {
     flags.gpu = AskForGpu(flags.run.worker_command);
     flags.run.why_no_gpu = flags.gpu.why_not;
@@ -416,9 +471,15 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   const auto list = [&](const char* name, std::vector<std::string>& values, const char* help) {
     command->add_option(name, values, help)->delimiter(',');
   };
-  command->add_option("--suite", flags->suite, "Built-in suite or JSONL file")
-      ->take_last()  // so that `./run --suite mine.jsonl` works
-      ->capture_default_str();
+  CLI::Option* suite = command->add_option("--suite", flags->suite, "Built-in suite or JSONL file")
+                           ->take_last()  // so that `./run --suite mine.jsonl` works
+                           ->capture_default_str();
+  command
+      ->add_option("--dataset", flags->dataset,
+                   "FlashInfer-Trace folder instead of a suite: its workloads and stored inputs")
+      ->excludes(suite);
+  list("--reference", flags->references,
+       "Plugins that compute, in float64, the dataset's own definitions");
   list("--definition", flags->definitions, "Only these definitions (comma-separated)");
   list("--family", flags->families, "Only these operator families");
   list("--model", flags->models, "Only workloads captured from these models");
@@ -455,6 +516,11 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--distinct", flags->distinct,
                     "Of workloads with equal definition, axes and attributes only the first");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
+  command
+      ->add_option("--jobs", flags->run.jobs,
+                   "Workloads verified side by side, each on its share of the cores; needs "
+                   "--no-timing")
+      ->check(CLI::Range(1, 1024));
   command->add_flag("--bitwise", flags->run.bitwise,
                     "Also require the exact bits of kernels that document their order of sums");
   command->add_flag("--resume", flags->resume, "Skip what this build has already done");

@@ -31,7 +31,7 @@ class Descriptor {
 }
 
 [[noreturn]] void FailWrite(const std::string& path, int error) {
-  const bool full = error == ENOSPC || error == EDQUOT;
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;  // EFBIG: a limit
   throw Error(full ? Fault::kDevice : Fault::kInput,
               "cannot write '" + path + "': " + std::strerror(error));
 }

@@ -11,6 +11,17 @@ void Require(int ok, const char* step) {
   if (ok != 1) throw Error(Fault::kInternal, std::string("SHA-256 failed in ") + step);
 }
 
+std::string HexOf(std::span<const std::uint8_t> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  hex.reserve(2 * bytes.size());
+  for (const std::uint8_t byte : bytes) {
+    hex += kDigits[byte >> 4];
+    hex += kDigits[byte & 15];
+  }
+  return hex;
+}
+
 }  // namespace
 
 struct Sha256::State {
@@ -47,21 +58,19 @@ Sha256Digest Sha256::Finish() {
 
 Sha256Digest Sha256Of(std::string_view text) { return Sha256().Update(text).Finish(); }
 
-std::string Hex(const Sha256Digest& digest) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(2 * digest.size());
-  for (const std::uint8_t byte : digest) {
-    hex += kDigits[byte >> 4];
-    hex += kDigits[byte & 15];
-  }
-  return hex;
-}
+std::string Hex(const Sha256Digest& digest) { return HexOf(digest); }
 
 std::string Sha256Hex(std::string_view text) { return Hex(Sha256Of(text)); }
 
 std::string Sha256Hex(std::span<const std::byte> bytes) {
   return Hex(Sha256().Update(bytes).Finish());
+}
+
+std::string Sha1Hex(std::string_view text) {
+  std::array<std::uint8_t, 20> digest{};
+  Require(EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha1(), nullptr),
+          "SHA-1");
+  return HexOf(digest);
 }
 
 }  // namespace assay

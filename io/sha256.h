@@ -1,4 +1,4 @@
-// SHA-256, for content keys, input hashes and blob names.
+// SHA-256, for content keys, input hashes and blob names; SHA-1, for the identity of solutions.
 #pragma once
 
 #include <array>
@@ -36,5 +36,8 @@ Sha256Digest Sha256Of(std::string_view text);
 std::string Hex(const Sha256Digest& digest);
 std::string Sha256Hex(std::string_view text);
 std::string Sha256Hex(std::span<const std::byte> bytes);
+
+// 40 lower-case hex digits. Names things that others named so; proves nothing.
+std::string Sha1Hex(std::string_view text);
 
 }  // namespace assay

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "ops/registry.h"
 
 namespace assay {
 namespace {
@@ -148,6 +149,20 @@ Problem MakeProblem(const Family& family, std::string_view definition_name, cons
   }
   if (family.validate_axes != nullptr) family.validate_axes(problem);
   return problem;
+}
+
+const Family* Registry::FindFamily(std::string_view name) const {
+  for (const Family& family : families_) {
+    if (family.name == name) return &family;
+  }
+  return nullptr;
+}
+
+DefinitionRef Registry::FindDefinition(std::string_view name) const {
+  for (const Family& family : families_) {
+    if (const Definition* definition = family.FindDefinition(name)) return {&family, definition};
+  }
+  return {};
 }
 
 }  // namespace assay

@@ -17,20 +17,6 @@
 
 namespace assay {
 
-const Family* Registry::FindFamily(std::string_view name) const {
-  for (const Family& family : families_) {
-    if (family.name == name) return &family;
-  }
-  return nullptr;
-}
-
-DefinitionRef Registry::FindDefinition(std::string_view name) const {
-  for (const Family& family : families_) {
-    if (const Definition* definition = family.FindDefinition(name)) return {&family, definition};
-  }
-  return {};
-}
-
 namespace {
 
 std::vector<Family> CpuFamilies() {

@@ -40,6 +40,7 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
   }
   kept.mismatches += next.mismatches;
   kept.max_abs = std::max(kept.max_abs, next.max_abs);
+  kept.max_rel = std::max(kept.max_rel, next.max_rel);
   kept.max_rel_l2 = std::max(kept.max_rel_l2, next.max_rel_l2);
   if (kept.problem.empty()) kept.problem = next.problem;
 }
@@ -107,7 +108,9 @@ BackendCase::BackendCase(const PlannedCase& planned, ContentSets& sets, WorkerPo
       workers_(workers),
       options_(options),
       most_sets_(most_sets),
-      result_(StartResult(planned)) {}
+      result_(StartResult(planned)) {
+  result_.input_source = sets.stored() ? "blob" : "generated";
+}
 
 void BackendCase::Fail(Status status, const std::string& sub, const std::string& reason) {
   result_.status = status;
@@ -209,7 +212,8 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
                  content.key, verdict);
     }
   }
-  MergeVerdict(verdict);
+  if (verdict.status != Status::kInvalidReference) MergeVerdict(verdict);
+  if (set == 0) result_.engine = sets_.CompareWithEngine(outputs_[0]);
   if (!verdict.passed()) {
     Fail(verdict.status, verdict.sub, fmt::format("content set {}: {}", set, verdict.reason));
     return false;

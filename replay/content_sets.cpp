@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "io/sha256.h"
@@ -136,14 +137,39 @@ ContentSets::ContentSets(const Family& family, Problem problem, std::string cont
       content_id_(std::move(content_id)),
       first_set_(first_set) {}
 
+void ContentSets::UseStored(const Workload& workload) {
+  stored_ = StoredInputs::Open(workload, family_, problem_);
+}
+
+std::vector<TensorLayout> ContentSets::layouts() const {
+  return stored_ != nullptr ? stored_->layouts() : family_.input_layouts(problem_);
+}
+
 std::size_t ContentSets::bytes_per_set() const {
-  const std::size_t inputs = family_.resident_bytes != nullptr
-                                 ? family_.resident_bytes(problem_)
-                                 : Bundle::ArenaBytes(family_.input_layouts(problem_));
+  const std::size_t inputs =
+      sparse() ? family_.resident_bytes(problem_) : Bundle::ArenaBytes(layouts());
   return inputs + Bundle::ArenaBytes(OutputLayouts(family_, problem_));
 }
 
-void ContentSets::Fill(ContentSet& set) { family_.generate(problem_, set.key, set.inputs); }
+void ContentSets::Fill(std::uint64_t key, int variation, Bundle& inputs) {
+  if (stored_ != nullptr) return stored_->Fill(key, variation, inputs);
+  family_.generate(problem_, key, inputs);
+}
+
+// False when the operator refuses a variation of the stored content: elements that changed their
+// places may mean something.
+bool ContentSets::FillVariation(std::uint64_t key, int variation, Bundle& inputs,
+                                Expected& expected) {
+  try {
+    Fill(key, variation, inputs);
+    if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, inputs);
+    expected = Expect(inputs, key);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::kInput) throw;
+    return false;
+  }
+  return expected.invalid.empty();
+}
 
 ContentSet& ContentSets::Get(std::size_t index) {
   if (sets_.size() <= index) sets_.resize(index + 1);
@@ -152,35 +178,61 @@ ContentSet& ContentSets::Get(std::size_t index) {
   {
     const ScopedSeconds timer(seconds_);
     set->key = ContentKey(content_id_, kGeneratorVersion, static_cast<int>(first_set_ + index));
-    set->inputs = Bundle::AllocateShared(family_.input_layouts(problem_));
-    Fill(*set);
-    if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, set->inputs);
+    set->inputs = Bundle::AllocateShared(layouts());
+    set->variation = stored_ != nullptr ? static_cast<int>(index) : 0;
+    const bool varied =
+        set->variation > 0 && FillVariation(set->key, set->variation, set->inputs, set->expected);
+    if (!varied) {
+      set->variation = 0;
+      Fill(*set);
+      if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, set->inputs);
+      set->expected = Expect(set->inputs, set->key);
+    }
   }
   set->marks = ChangeMarks(set->inputs);
-  const ScopedSeconds timer(seconds_);
-  set->expected = ComputeExpected(family_, problem_, set->inputs, set->key);
   sets_[index] = std::move(set);
   return *sets_[index];
 }
 
 const std::vector<std::pair<std::string, std::string>>& ContentSets::InputHashes() {
   if (input_hashes_.empty()) {
-    input_hashes_ = HashTensors(Get(0).inputs, family_.resident_bytes != nullptr);
+    input_hashes_ = HashTensors(Get(0).inputs, sparse());
   }
   return input_hashes_;
+}
+
+// A reference that cannot be had judges nobody.
+Expected ContentSets::Expect(const Bundle& inputs, std::uint64_t key) {
+  try {
+    return ComputeExpected(family_, problem_, inputs, key);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::kIncomplete) throw;
+    Expected none;
+    none.invalid = error.what();
+    return none;
+  }
 }
 
 const Expected* ContentSets::SwapInUnseen() {
   constexpr std::size_t kMostBytes = 256u << 20;
   constexpr int kUnseenSet = 1'000'000;  // no run counts its content sets that far
-  if (family_.resident_bytes != nullptr || bytes_per_set() > kMostBytes) return nullptr;
+  constexpr int kUnseenVariation = 3;    // after those of the three checked sets
+  if (sparse() || bytes_per_set() > kMostBytes) return nullptr;
   ContentSet& first = Get(0);
   const ScopedSeconds timer(seconds_);
   unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
-  family_.generate(problem_, unseen_key_, first.inputs);
+  const int variation = stored_ != nullptr ? kUnseenVariation : 0;
   if (unseen_ == nullptr) {
-    unseen_ =
-        std::make_unique<Expected>(ComputeExpected(family_, problem_, first.inputs, unseen_key_));
+    unseen_ = std::make_unique<Expected>();
+    if (!FillVariation(unseen_key_, variation, first.inputs, *unseen_)) {
+      unseen_->invalid = "the operator refuses it";
+    }
+  } else {
+    Fill(unseen_key_, variation, first.inputs);
+  }
+  if (!unseen_->invalid.empty()) {
+    Fill(first);
+    return nullptr;
   }
   return unseen_.get();
 }
@@ -218,8 +270,7 @@ std::string ContentSets::CheckUntouched(std::size_t index) {
     }
   }
   if (!change.empty()) {
-    if (family_.resident_bytes != nullptr)
-      set.inputs.PunchOut();  // a hole may have been written to
+    if (sparse()) set.inputs.PunchOut();  // a hole may have been written to
     Fill(set);
     set.inputs.WriteRedZones();
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "replay/stored_inputs.h"
 #include "replay/suite.h"
 #include "replay/verify.h"
 
@@ -26,6 +27,7 @@ class ScopedSeconds {
 
 struct ContentSet {
   std::uint64_t key = 0;
+  int variation = 0;               // of stored inputs
   Bundle inputs;                   // shared memory
   std::vector<std::string> marks;  // ChangeMarks of the inputs
   Expected expected;
@@ -37,8 +39,15 @@ class ContentSets {
   ContentSets(const Family& family, Problem problem, std::string content_id,
               std::uint64_t first_set);
 
+  // Set 0 becomes what a dataset stores of the workload, the others variations of it. Throws what
+  // StoredInputs::Open throws; does nothing where nothing is stored.
+  void UseStored(const Workload& workload);
+
   const Family& family() const { return family_; }
   const Problem& problem() const { return problem_; }
+  bool stored() const { return stored_ != nullptr && stored_->any_blob(); }
+  // Inputs have holes that read as zeros (Family::resident_bytes).
+  bool sparse() const { return family_.resident_bytes != nullptr && stored_ == nullptr; }
 
   // Memory of one set: inputs (their resident part) and outputs with their red zones.
   std::size_t bytes_per_set() const;
@@ -49,6 +58,10 @@ class ContentSets {
 
   // SHA-256 of the first set's inputs, computed once.
   const std::vector<std::pair<std::string, std::string>>& InputHashes();
+  // The recorded engine outputs against those of set 0.
+  std::vector<EngineError> CompareWithEngine(const Bundle& outputs) const {
+    return stored_ != nullptr ? stored_->CompareWithEngine(outputs) : std::vector<EngineError>{};
+  }
 
   // "" when the inputs of the set still have their hashes and red zones; else what changed, after
   // which the inputs are restored.
@@ -66,7 +79,11 @@ class ContentSets {
   double seconds() const { return seconds_; }  // spent in generation and reference
 
  private:
-  void Fill(ContentSet& set);
+  std::vector<TensorLayout> layouts() const;
+  void Fill(std::uint64_t key, int variation, Bundle& inputs);
+  void Fill(ContentSet& set) { Fill(set.key, set.variation, set.inputs); }
+  bool FillVariation(std::uint64_t key, int variation, Bundle& inputs, Expected& expected);
+  Expected Expect(const Bundle& inputs, std::uint64_t key);
 
   const Family& family_;
   const Problem problem_;
@@ -75,6 +92,7 @@ class ContentSets {
   double seconds_ = 0;
   std::uint64_t unseen_key_ = 0;
   std::unique_ptr<Expected> unseen_;
+  std::unique_ptr<StoredInputs> stored_;  // null = all is generated
   std::vector<std::unique_ptr<ContentSet>> sets_;
   std::vector<std::pair<std::string, std::string>> input_hashes_;
 };

@@ -52,7 +52,8 @@ class Ledger {
   void Add(const std::string& run_id, const CaseResult& result);
   void FinishRun(const std::string& run_id, const std::string& finished);
 
-  std::vector<RunInfo> Runs() const;  // oldest first
+  // In the order in which they began here, whatever the clock said.
+  std::vector<RunInfo> Runs() const;
   // In the order in which the cases ended. Rows() is the fast one: 10,000 cases in < 0.2 s.
   std::vector<CaseResult> Cases(const std::string& run_id) const;
   std::vector<CaseRow> Rows(const std::string& run_id) const;

@@ -161,7 +161,7 @@ class SqliteStore : public Ledger::Store {
 
   std::vector<RunInfo> Runs() override {
     std::vector<RunInfo> runs;
-    SqliteStatement rows(database_, "SELECT json, finished FROM runs ORDER BY started, id");
+    SqliteStatement rows(database_, "SELECT json, finished FROM runs ORDER BY rowid");
     while (rows.Step()) {
       RunInfo& run = runs.emplace_back(RunInfoFromJson(rows.Text(0)));
       run.finished = rows.Text(1);

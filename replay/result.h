@@ -42,9 +42,18 @@ struct OutputCheck {
   std::int64_t rows_checked = 0, rows_total = 0;
   std::int64_t mismatches = 0;  // elements outside the loosest grade
   double max_abs = 0, max_rel_l2 = 0;
+  double max_rel = 0;      // largest |x - r| / (|r| + 1e-8), the relative error of traces
   double budget_used = 0;  // largest |x - r| / allowed under the judging grade
   WorstElement worst;
   std::string problem;  // "" or one sentence: what is wrong
+};
+
+// An output against the one that the engine recorded for the same stored inputs: beside the
+// verdict, never part of it.
+struct EngineError {
+  std::string output;
+  double max_abs = 0, max_rel = 0, rel_l2 = 0;  // max_rel as in OutputCheck
+  std::int64_t differing = 0, elements = 0;     // differing: not equal, however little
 };
 
 struct Correctness {
@@ -105,6 +114,7 @@ struct CaseResult {
   std::string input_source;        // "generated" or "blob"
   std::vector<std::pair<std::string, std::string>> input_hashes;  // tensor, SHA-256
   Correctness correctness;
+  std::vector<EngineError> engine;  // empty where no engine output is stored
   std::vector<TimingSeries> timing;
   std::vector<ClockSample> clocks = {};  // devices only: before, between and after the series
   Floor floor;

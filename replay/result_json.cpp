@@ -96,6 +96,7 @@ Json CheckJson(const OutputCheck& check) {
           {"mismatches", check.mismatches},
           {"max_abs", Number(check.max_abs)},
           {"rel_l2", Number(check.max_rel_l2)},
+          {"max_rel", Number(check.max_rel)},
           {"budget_used", Number(check.budget_used)},
           {"worst",
            {{"index", check.worst.index},
@@ -114,6 +115,7 @@ OutputCheck CheckFromJson(const Json& json) {
   Read(json, "mismatches", check.mismatches);
   Read(json, "max_abs", check.max_abs);
   Read(json, "rel_l2", check.max_rel_l2);
+  Read(json, "max_rel", check.max_rel);
   Read(json, "budget_used", check.budget_used);
   Read(json, "problem", check.problem);
   if (const auto worst = json.find("worst"); worst != json.end()) {
@@ -155,6 +157,31 @@ void ReadCorrectness(const Json& json, Correctness& correctness) {
     Read(item, "measured", finding.measured);
     Read(item, "limit", finding.limit);
     Read(item, "detail", finding.detail);
+  }
+}
+
+Json EngineJson(const std::vector<EngineError>& errors) {
+  Json list = Json::array();
+  for (const EngineError& error : errors) {
+    list.push_back({{"output", error.output},
+                    {"max_abs", Number(error.max_abs)},
+                    {"max_rel", Number(error.max_rel)},
+                    {"rel_l2", Number(error.rel_l2)},
+                    {"differing", error.differing},
+                    {"elements", error.elements}});
+  }
+  return list;
+}
+
+void ReadEngine(const Json& json, std::vector<EngineError>& errors) {
+  for (const Json& item : json) {
+    EngineError& error = errors.emplace_back();
+    Read(item, "output", error.output);
+    Read(item, "max_abs", error.max_abs);
+    Read(item, "max_rel", error.max_rel);
+    Read(item, "rel_l2", error.rel_l2);
+    Read(item, "differing", error.differing);
+    Read(item, "elements", error.elements);
   }
 }
 
@@ -239,6 +266,7 @@ Json CaseJson(const CaseResult& result, const std::string& run_id, bool with_sam
   json["input_source"] = result.input_source;
   json["input_hashes"] = std::move(hashes);
   json["correctness"] = CorrectnessJson(result.correctness);
+  if (!result.engine.empty()) json["engine_correctness"] = EngineJson(result.engine);
   json["timing"] = std::move(timing);
   json["floor"] = {{"flops", result.floor.flops},
                    {"bytes", result.floor.bytes},
@@ -277,6 +305,7 @@ void ReadCase(const Json& json, CaseResult& result) {
     result.input_hashes.emplace_back(tensor, hash.get<std::string>());
   }
   ReadCorrectness(json.value("correctness", Json::object()), result.correctness);
+  ReadEngine(json.value("engine_correctness", Json::array()), result.engine);
   for (const Json& series : json.value("samples", Json::array())) {
     result.timing.push_back(SeriesFromJson(series));
   }

@@ -1,12 +1,17 @@
 #include "replay/runner.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <exception>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <thread>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -115,6 +120,7 @@ class WorkloadRun {
     sets_ = std::make_unique<ContentSets>(
         family, std::move(problem),
         workload.content_id.empty() ? workload.uuid : workload.content_id, options_.seed);
+    sets_->UseStored(workload);
     needed_ = static_cast<std::int64_t>(sets_->bytes_per_set());
     limit_ = limit;
     most_sets_ = static_cast<int>(
@@ -184,6 +190,103 @@ class WorkloadRun {
   std::size_t reported_ = 0;
 };
 
+std::vector<std::span<const PlannedCase>> ByWorkload(const std::vector<PlannedCase>& plan) {
+  std::vector<std::span<const PlannedCase>> workloads;
+  for (std::size_t begin = 0; begin < plan.size();) {
+    std::size_t end = begin + 1;
+    while (end < plan.size() && plan[end].workload == plan[begin].workload) ++end;
+    workloads.push_back(std::span(plan).subspan(begin, end - begin));
+    begin = end;
+  }
+  return workloads;
+}
+
+// The cores of this process in `jobs` parts, each as a list for `assay worker --cpus`.
+std::vector<std::string> ShareCores(int jobs) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  const int cores = CPU_COUNT(&allowed);
+  if (jobs > cores) {
+    BadInput(
+        fmt::format("{} jobs side by side need a core each; this process has {}", jobs, cores));
+  }
+  std::vector<std::string> shares(static_cast<std::size_t>(jobs));
+  int seen = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    std::string& share = shares[static_cast<std::size_t>(seen++ * jobs / cores)];
+    share += (share.empty() ? "" : ",") + std::to_string(cpu);
+  }
+  return shares;
+}
+
+// One thread of the runner per share of the cores, each with workers of its own; they take the next
+// workload when they are done. The first exception of any of them ends the run.
+class SideBySide {
+ public:
+  SideBySide(const std::vector<std::span<const PlannedCase>>& workloads, const RunOptions& options,
+             const MachineCeilings& ceilings, const RunCallbacks& callbacks,
+             const std::atomic<bool>& stop)
+      : workloads_(workloads), options_(options), ceilings_(ceilings), stop_(stop) {
+    options_.memory_limit_bytes = MemoryLimit(options) / options.jobs;
+    callbacks_.on_start = [&](const PlannedCase& planned, std::size_t index) {
+      const std::scoped_lock lock(mutex_);
+      if (callbacks.on_start) callbacks.on_start(planned, index);
+    };
+    callbacks_.on_result = [&](const CaseResult& result) {
+      const std::scoped_lock lock(mutex_);
+      callbacks.on_result(result);
+    };
+  }
+
+  void Run() {
+    std::vector<std::thread> threads;
+    for (const std::string& cores : ShareCores(options_.jobs)) {
+      threads.emplace_back([this, cores] { Work(cores); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void Work(const std::string& cores) {
+    RunOptions options = options_;
+    options.worker_command.insert(options.worker_command.end(), {"--cpus", cores});
+    WorkerPool workers(options, stop_);
+    try {
+      for (std::size_t w = next_++; w < workloads_.size() && !stop_; w = next_++) {
+        WorkloadRun(workloads_[w], workers, options, ceilings_, callbacks_, stop_).Run();
+      }
+    } catch (...) {
+      next_ = workloads_.size();
+      const std::scoped_lock lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+
+  const std::vector<std::span<const PlannedCase>>& workloads_;
+  RunOptions options_;
+  const MachineCeilings& ceilings_;
+  RunCallbacks callbacks_;
+  const std::atomic<bool>& stop_;
+  std::atomic<std::size_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+void RunSideBySide(const std::vector<std::span<const PlannedCase>>& workloads,
+                   const RunOptions& options, const MachineCeilings& ceilings,
+                   const RunCallbacks& callbacks, const std::atomic<bool>& stop) {
+  if (options.timing) {
+    BadInput(
+        fmt::format("{} jobs side by side share the machine, so their times would mean "
+                    "nothing: verify only, or run one at a time",
+                    options.jobs));
+  }
+  SideBySide(workloads, options, ceilings, callbacks, stop).Run();
+}
+
 }  // namespace
 
 std::vector<PlannedCase> PlanCases(const Registry& registry, const Suite& suite,
@@ -210,23 +313,21 @@ std::vector<PlannedCase> PlanCases(const Registry& registry, const Suite& suite,
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
               const MachineCeilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop) {
+  const std::vector<std::span<const PlannedCase>> workloads = ByWorkload(plan);
+  if (options.jobs > 1) return RunSideBySide(workloads, options, ceilings, callbacks, stop);
   WorkerPool workers(options, stop);
   for (const PlannedCase& planned : plan) workers.StartEarly(planned.backend);
-  const auto workload_from = [&](std::size_t begin) {
-    std::size_t end = begin;
-    while (end < plan.size() && plan[end].workload == plan[begin].workload) ++end;
-    return std::span(plan).subspan(begin, end - begin);
-  };
+  std::unique_ptr<WorkloadRun> run;
   const auto start = [&](std::span<const PlannedCase> cases) {
     return std::make_unique<WorkloadRun>(cases, workers, options, ceilings, callbacks, stop);
   };
-  std::span<const PlannedCase> cases = workload_from(0);
-  std::unique_ptr<WorkloadRun> run = cases.empty() ? nullptr : start(cases);
-  for (std::size_t at = 0; run != nullptr && !stop;) {
-    at += cases.size();
-    cases = workload_from(at);
-    std::unique_ptr<WorkloadRun> next = cases.empty() ? nullptr : start(cases);
-    if (next != nullptr) next->Prefetch();
+  for (std::size_t w = 0; w < workloads.size() && !stop; ++w) {
+    if (run == nullptr) run = start(workloads[w]);
+    std::unique_ptr<WorkloadRun> next;
+    if (w + 1 < workloads.size()) {
+      next = start(workloads[w + 1]);
+      next->Prefetch();
+    }
     run->Run();
     run = std::move(next);
   }

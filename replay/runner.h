@@ -19,7 +19,9 @@ struct RunOptions {
   std::vector<std::string> backends;  // names to run; empty = every backend of each family
   std::uint64_t seed = 0;             // number of the first content set
   int threads = 0;                    // per worker; 0 = all cores
-  int repeats = 3;                    // timing in fresh processes
+  int jobs =
+      1;  // workloads side by side, workers pinned to shares of the cores; without timing only
+  int repeats = 3;  // timing in fresh processes
   bool timing = true;
   bool bitwise = false;  // hold backends to their documented order of sums (replay/bitwise.h)
   bool flush_by_write = false;  // devices: how the L2 cache is emptied before cold calls

@@ -17,15 +17,6 @@ namespace {
 
 constexpr std::array<const char*, 3> kBuiltInSuites = {"smoke", "serving", "worldmodel"};
 
-// Everything that TakeWorkload leaves behind is kept.
-Workload KeepExtra(nlohmann::json& record) {
-  Workload workload = TakeWorkload(record);
-  if (!record.empty()) {
-    workload.extra = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-  return workload;
-}
-
 // Where an installed copy keeps its suites, then the source tree of this build.
 std::vector<std::filesystem::path> SuiteFolders() {
   std::vector<std::filesystem::path> folders;

@@ -26,7 +26,8 @@ struct Workload {
   // one.
   std::string content_id;
   RecordedValidation validation;
-  std::string extra;  // every field we do not interpret, as one JSON object text; "" = none
+  std::string extra;    // every field we do not interpret, as one JSON object text; "" = none
+  std::string dataset;  // folder that `inputs` among these fields refers to; "" = all is generated
 };
 
 // A line that could not be used. Loading goes on with the next one.

@@ -157,6 +157,7 @@ class OutputJudge {
     const double error = got - expected;
     norms.Add(error, expected);
     check_.max_abs = std::max(check_.max_abs, std::abs(error));
+    check_.max_rel = std::max(check_.max_rel, std::abs(error) / (std::abs(expected) + 1e-8));
     for (std::size_t g = 0; g < grades_.size(); ++g) {
       const double allowed =
           policy_.grades.empty() ? 0 : Allowed(policy_.grades[g], expected, scale);

@@ -191,12 +191,19 @@ Workload TakeWorkload(json& record) {
   workload.model = TakeText(record, "model");
   workload.request = TakeText(record, "request_id");
   workload.content_id = TakeText(record, "content_id");
+  workload.dataset = TakeText(record, "dataset");
   workload.phase = TakeText(record, "phase");
   if (workload.phase.empty()) {
     const auto mode = record.find("scheduler_mode");
     if (mode != record.end() && mode->is_string()) workload.phase = mode->get<std::string>();
   }
   workload.validation = TakeValidation(record);
+  return workload;
+}
+
+Workload KeepExtra(json& record) {
+  Workload workload = TakeWorkload(record);
+  if (!record.empty()) workload.extra = record.dump(-1, ' ', false, json::error_handler_t::replace);
   return workload;
 }
 
@@ -211,6 +218,7 @@ json ToJson(const Workload& workload) {
   SetText(record, "model", workload.model);
   SetText(record, "request_id", workload.request);
   SetText(record, "content_id", workload.content_id);
+  SetText(record, "dataset", workload.dataset);
   SetText(record, "phase", workload.phase);
   const RecordedValidation& validation = workload.validation;
   if (!validation.status.empty()) record["validation"]["status"] = validation.status;

@@ -17,6 +17,9 @@ namespace assay {
 // captured record and becomes an attribute; the generator's variant is called generator_variant.
 Workload TakeWorkload(nlohmann::json& record);
 
+// TakeWorkload, and what stays behind as `extra`.
+Workload KeepExtra(nlohmann::json& record);
+
 nlohmann::json ToJson(const Workload& workload);
 
 // Throws kInput: bad axes for `registry`'s definitions, len_cu_seqlens != num_seqs + 1. Definitions

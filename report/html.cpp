@@ -91,7 +91,7 @@ std::string SummaryOf(const RunReport& report) {
 std::string HtmlReport(const RunReport& report, const HtmlOptions& options) {
   const std::string title = HtmlEscape(TitleOf(report)), summary = HtmlEscape(SummaryOf(report));
   const std::string chartjs = ChartJs(options.chartjs);
-  const std::string data = HtmlData(report, options.max_samples);
+  const std::string data = HtmlData(report, options.max_samples, options.against, options.margin);
   const std::map<std::string_view, std::string_view> values = {
       {"title", title}, {"summary", summary}, {"css", kPageCss},
       {"js", kPageJs},  {"chartjs", chartjs}, {"data", data}};

@@ -14,6 +14,9 @@ struct HtmlOptions {
   std::string chartjs = "";
   // Timing samples in the page, over all cases; about 6 bytes each.
   std::size_t max_samples = 200000;
+  // Another run to compare with, case by case; changes below `margin` (0.02 = 2 %) are none.
+  const RunReport* against = nullptr;
+  double margin = 0.02;
 };
 
 // Throws kInput when a Chart.js file that was named (not merely found at build time) cannot be

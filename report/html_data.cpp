@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "report/analysis.h"
+#include "report/run_diff.h"
 #include "report/text.h"
 
 namespace assay {
@@ -44,7 +45,7 @@ class Writer {
     if (samples_per_series_ < kFewestSamples && thinned_) samples_per_series_ = 0;
   }
 
-  Json Document() {
+  Json Document(const RunReport* against, double margin) {
     Json cases = Json::array();
     for (const CaseView& view : analysis_.cases) cases.push_back(Case(view));
     Json definitions = Json::array();
@@ -63,6 +64,7 @@ class Writer {
                      {"definitions", definitions},
                      {"comparisons", Comparisons()},
                      {"cases", cases},
+                     {"against", against != nullptr ? Against(*against, margin) : Json(nullptr)},
                      {"axis_sets", axis_sets_}};
     document["strings"] = strings_;
     return document;
@@ -214,7 +216,64 @@ class Writer {
         {Printable(result.started), Number(result.seconds, 3), Number(result.setup_ms, 3),
          Number(result.overhead_ms, 3), result.peak_bytes},
         Samples(result),
-        Hashes(result)};
+        Hashes(result),
+        EngineErrors(result)};
+  }
+
+  Json EngineErrors(const CaseResult& result) {
+    Json errors = Json::array();
+    for (const EngineError& error : result.engine) {
+      errors.push_back({Text(error.output), Number(error.max_abs, 4), Number(error.max_rel, 4),
+                        Number(error.rel_l2, 4), error.differing, error.elements});
+    }
+    return errors;
+  }
+
+  // "There" is the other run, "here" this one; ratios are here / there.
+  Json Against(const RunReport& other, double margin) {
+    std::vector<CaseRow> there, here;
+    for (const CaseResult& result : other.cases) there.push_back(RowOf(result));
+    for (const CaseResult& result : report_.cases) here.push_back(RowOf(result));
+    const RunDiff diff = CompareRuns(other.run, there, report_.run, here, margin);
+    Json changes = Json::array(), groups = Json::array(), environment = Json::array();
+    AddChanges("broken", diff.new_failures, changes);
+    AddChanges("mended", diff.mended, changes);
+    AddChanges("slower", diff.slower, changes);
+    AddChanges("faster", diff.faster, changes);
+    for (const GroupDiff& group : diff.groups) {
+      groups.push_back(
+          {Text(group.definition), Text(group.backend), group.cases, Number(group.median, 5)});
+    }
+    for (const std::string& line : diff.environment) environment.push_back(Printable(line));
+    return {{"run", Printable(other.run.id)},
+            {"both", diff.cases.size()},
+            {"only_there", diff.only_before.size()},
+            {"only_here", diff.only_after.size()},
+            {"environment", std::move(environment)},
+            {"changes", std::move(changes)},
+            {"groups", std::move(groups)}};
+  }
+
+  void AddChanges(const std::string& kind, const std::vector<const CaseDiff*>& list,
+                  Json& changes) {
+    for (const CaseDiff* change : list) {
+      const CaseRow& there = *change->before;
+      const CaseRow& here = *change->after;
+      Json row = {Text(kind), Text(here.definition), Text(AxesText(here.axes)), Text(here.backend)};
+      if (change->ratio && (kind == "slower" || kind == "faster")) {
+        row.push_back(Number(Headline(there.timing)->median_ns, 6));
+        row.push_back(Number(Headline(here.timing)->median_ns, 6));
+        row.push_back(Number(*change->ratio, 5));
+        row.push_back({Number(change->interval.low, 5), Number(change->interval.high, 5)});
+      } else {
+        row.push_back(StatusName(there.status));
+        row.push_back(StatusName(here.status));
+        row.push_back(nullptr);
+        row.push_back(nullptr);
+      }
+      row.push_back(Text(here.reason));
+      changes.push_back(std::move(row));
+    }
   }
 
   Json Comparisons() {
@@ -300,9 +359,10 @@ class Writer {
 
 }  // namespace
 
-std::string HtmlData(const RunReport& report, std::size_t max_samples) {
+std::string HtmlData(const RunReport& report, std::size_t max_samples, const RunReport* against,
+                     double margin) {
   const Analysis analysis = Analyse(report);
-  const std::string json = Writer(report, analysis, max_samples).Document().dump();
+  const std::string json = Writer(report, analysis, max_samples).Document(against, margin).dump();
   std::string out;
   out.reserve(json.size() + json.size() / 64);
   for (const char c : json) {

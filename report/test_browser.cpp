@@ -117,6 +117,31 @@ TEST_F(Browser, FilterSortKeyboardAndNumbers) {
   }
 }
 
+TEST_F(Browser, AnotherRunIsComparedAndEngineErrorsAreShown) {
+  RunReport here = FakeRun(), there = FakeRun();
+  there.run.id = "the-other-run";
+  there.run.threads = here.run.threads + 1;
+  std::size_t slower = 0, broken = 0;
+  for (CaseResult& result : here.cases) {
+    result.engine = {{"out", 0.5, 0.25, 0.01, 3, 100}};
+    if (result.status != Status::kPassed || result.timing.empty()) continue;
+    if (broken == 0) {
+      result = FakeFailure(result);
+      ++broken;
+      continue;
+    }
+    ++slower;
+    for (TimingSeries& series : result.timing) {
+      for (double& ns : series.samples_ns) ns *= 2;
+    }
+  }
+  ASSERT_GE(slower, 1u);
+  const Json result = SelfTest(HtmlReport(here, {.chartjs = "none", .against = &there}));
+  ExpectGood(result);
+  EXPECT_EQ(result["changes"], slower + broken);
+  EXPECT_EQ(result["differences"], 1);
+}
+
 TEST_F(Browser, HostileTextAndPlainSvg) {
   RunReport report = FakeRun();
   const std::string hostile = "</script><img src=x onerror=alert(1)><!--\x01\xff\u202E'\"&lt;";

@@ -96,7 +96,9 @@ inline RunReport FakeEnvironment() {
                 .compiler = "GNU 12.2.0",
                 .os = "Debian GNU/Linux 12",
                 .threads = 2,
-                .seed = 1};
+                .seed = 1,
+                .accelerator = "",
+                .accelerator_id = ""};
   report.ceilings = {.device_id = "cpu-6f2a",
                      .device = "AMD EPYC 9654, 2 cores",
                      .measured = "2026-11-30T11:39:00Z",
@@ -105,7 +107,8 @@ inline RunReport FakeEnvironment() {
                      .write_bytes = 13.9e9,
                      .bf16_flops = 718e9,
                      .f32_flops = 322e9,
-                     .launch_ns = 900};
+                     .launch_ns = 900,
+                     .more = {}};
   return report;
 }
 

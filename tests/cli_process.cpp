@@ -59,6 +59,17 @@ CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::st
   return Finish(child, out, err);
 }
 
+CliResult RunCliKilled(const std::vector<std::string>& words, const std::string& folder,
+                       const std::function<bool()>& ready) {
+  const std::string out = folder + "/stdout.txt", err = folder + "/stderr.txt";
+  const pid_t child = Start(words, folder, out, err);
+  for (int i = 0; i < 10'000 && !ready(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(child, SIGKILL);
+  return Finish(child, out, err);
+}
+
 TemporaryFolder::TemporaryFolder() {
   std::string pattern = std::filesystem::temp_directory_path() / "assay-test-XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");

@@ -20,6 +20,11 @@ CliResult RunCli(const std::vector<std::string>& words, const std::string& folde
 CliResult RunCliInterrupted(const std::vector<std::string>& words, const std::string& folder,
                             const std::function<bool()>& ready);
 
+// Starts it and sends SIGKILL once `ready` says so (asked every millisecond, for ten seconds at
+// most); exit_code is 137 unless it was done before.
+CliResult RunCliKilled(const std::vector<std::string>& words, const std::string& folder,
+                       const std::function<bool()>& ready);
+
 // A fresh empty folder, removed with everything in it at the end of its life.
 class TemporaryFolder {
  public:

@@ -171,6 +171,37 @@ TEST_F(Cli, InterruptedRunsEndCleanlyAndResume) {
   EXPECT_EQ(uuids.size(), 60u);
 }
 
+// What a shell may hand over: every answer is an exit code of the list, never a signal.
+TEST_F(Cli, RandomWordsAreRefusedOrDone) {
+  const std::vector<std::vector<std::string>> verbs = {{"show"},
+                                                       {"report"},
+                                                       {"best"},
+                                                       {"diff"},
+                                                       {"merge"},
+                                                       {"import"},
+                                                       {"dataset", "check"},
+                                                       {"plugin", "list"},
+                                                       {"dataset", "export"},
+                                                       {"list"}};
+  const std::vector<std::string> words = {
+      "",          "-",      "--",    "--ledger", "last",    "--json",   std::string(5000, 'x'),
+      "\xff\xfe",  "--run",  "-1",    "1e99",     "0/0",     "..",       "/",
+      "/dev/null", "--html", "--cpp", "=",        "--suite", "--margin", "nan",
+      "*",         "--out",  "$HOME"};
+  std::uint64_t random = 20261130;
+  const auto next = [&](std::size_t count) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>(random >> 33) % count;
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<std::string> all = verbs[next(verbs.size())];
+    for (std::size_t w = next(5); w > 0; --w) all.push_back(words[next(words.size())]);
+    const CliResult result = Run(all);
+    EXPECT_THAT(result.exit_code, ::testing::AnyOf(0, 1, 2, 3, 4, 6))
+        << ::testing::PrintToString(all) << result.err;
+  }
+}
+
 TEST_F(Cli, ColoursOnlyOnTerminals) {
   const std::string suite = folder_.Write("tiny.jsonl", TinySuite());
   EXPECT_THAT(RunSuite(suite).out, Not(HasSubstr("\x1b[")));

@@ -90,6 +90,14 @@ function decodeCase(row, index) {
     series: row[19].map(
         (s) => ({mode: text(s[0]), repeat: s[1], stop: text(s[2]), count: s[3], samples: s[4]})),
     hashes: row[20].map(([name, hash]) => [text(name), text(hash)]),
+    engine: (row[21] || []).map(([output, maxAbs, maxRel, relL2, differing, elements]) => ({
+                                  output: text(output),
+                                  maxAbs: num(maxAbs),
+                                  maxRel: num(maxRel),
+                                  relL2: num(relL2),
+                                  differing,
+                                  elements
+                                })),
   };
   c.axesText = c.axes.map(([name, value]) => `${name}=${value}`).join(' ');
   c.timing = row[14] >= 0 ? c.timings[row[14]] : null;

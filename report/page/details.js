@@ -85,6 +85,21 @@ function checksBlock(c) {
                       null);
 }
 
+function engineBlock(c) {
+  if (!c.engine.length) return null;
+  return h(
+      'div', {class: 'block'}, h('h4', {}, 'Against the engine, beside the verdict'),
+      simpleTable(
+          [
+            ['output'], ['max abs', 1], ['max relative', 1], ['rel L2', 1], ['differing elements', 1]
+          ],
+          c.engine.map(
+              (e) =>
+                  [h('span', {class: 'name'}, e.output), formatError(e.maxAbs),
+                   formatError(e.maxRel), formatError(e.relL2),
+                   `${formatCount(e.differing)} of ${formatCount(e.elements)}`])));
+}
+
 function timingBlock(c) {
   if (!c.timings.length) return null;
   const rows = c.timings.map(
@@ -191,7 +206,7 @@ function detailsOf(c) {
             failureReasons(c).map((line) => h('p', {class: 'reason'}, line))) :
           c.reason ? h('p', {class: 'reason'}, c.reason) :
                      null,
-      checksBlock(c), timingBlock(c),
+      checksBlock(c), engineBlock(c), timingBlock(c),
       h('div', {class: 'columns'}, h('div', {class: 'details'}, floorBlock(c), peersBlock(c)),
         provenanceBlock(c)));
 }

@@ -1,7 +1,7 @@
 # Writes the page's files as arrays of bytes into one C++ source: cmake -DDIR= -DOUT= -P embed.cmake
 # The scripts share one scope and are joined in this order.
 set(scripts data.js format.js plots.js chart.js details.js columns.js table.js overview.js sections.js
-  selftest.js main.js)
+  budget.js runs.js selftest.js main.js)
 
 function(read_bytes variable)
   set(all "")

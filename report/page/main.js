@@ -39,7 +39,8 @@ function setUpTheme(forced, redraw) {
 function setUpNavigation() {
   const sections = [
     ['overview', 'Overview'], ['failures', 'Failures'], ['definitions', 'Definitions'],
-    ['floor', 'Floor'], ['comparison', 'Comparison'], ['cases', 'Cases'],
+    ['floor', 'Floor'], ['budget', 'Budget'], ['comparison', 'Comparison'], ['runs', 'Two runs'],
+    ['cases', 'Cases'],
     ['environment', 'Environment']
   ];
   byId('nav').append(...sections.filter(([id]) => !byId(id).hidden)
@@ -62,7 +63,9 @@ const table = new CaseTable(byId('cases'));
 overviewSection(byId('overview'), table);
 failuresSection(byId('failures'), table);
 definitionsSection(byId('definitions'), table);
+budgetSection(byId('budget'));
 comparisonSection(byId('comparison'), table);
+runsSection(byId('runs'));
 environmentSection(byId('environment'));
 setUpKeys(table);
 const query = new URLSearchParams(location.search);

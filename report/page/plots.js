@@ -22,7 +22,7 @@ function extent(values, pad = 1.15) {
 }
 
 // One dot per case on a logarithmic axis from 1 (the floor) to the right; the bar is the geomean.
-function floorStrip(factors, mean, [low, high], width = 190) {
+function floorStrip(factors, mean, [low, high], width = 190, label = 'times the floor') {
   const height = 18,
         x = (v) => 4 + ((log10(v) - log10(low)) / (log10(high) - log10(low))) * (width - 8);
   const shown = factors.length > 200 ?
@@ -36,7 +36,7 @@ function floorStrip(factors, mean, [low, high], width = 190) {
         height,
         role: 'img',
         'aria-label':
-            `${factors.length} cases, geometric mean ${formatFactor(mean)} times the floor`
+            `${factors.length} cases around ${formatFactor(mean)} ${label}`
       },
       logTicks(low, high, [1])
           .map((t) => s('line', {class: 'grid', x1: x(t), x2: x(t), y1: 1, y2: height - 1})),

@@ -92,6 +92,16 @@ function selfTest(table) {
     check('printing shows more than a page', rowsShown().length === Math.min(cases.length, 1000));
     dispatchEvent(new Event('afterprint'));
   }
+  const judged = new Set(cases.filter((c) => !isNaN(c.budget))
+                             .map((c) => [c.definition, c.backend, c.grade].join('|')));
+  check(
+      'every definition, backend and grade has its error budget',
+      document.querySelectorAll('#budget tbody tr').length === judged.size, judged.size);
+  check('the other run is shown exactly when there is one', byId('runs').hidden === !raw.against);
+  check(
+      'every shown section is in the navigation',
+      [...document.querySelectorAll('main > section')].every(
+          (one) => one.hidden || document.querySelector(`#nav a[href="#${one.id}"]`)));
   table.state.page = 0;
   table.render();
   check('no uncaught errors', errors.length === 0, errors.join('; '));
@@ -101,6 +111,8 @@ function selfTest(table) {
     milliseconds: Math.round(performance.now() - started),
     chart: typeof Chart === 'function' ? 'chart.js' : 'svg',
     canvases: document.querySelectorAll('#floor canvas').length,
+    changes: document.querySelectorAll('#runs .scroll tbody tr').length,
+    differences: document.querySelectorAll('#runs .differences li').length,
     plots: document.querySelectorAll('#floor svg.scatter').length,
     medians: cases.slice(0, 20).map((c) => (isNaN(c.median) ? null : c.median)),
     failed: checks.filter((c) => !c.ok),
