@@ -278,6 +278,8 @@ float TensorCoreBlock(const TensorCoreRule& rule, const void* a, const void* b, 
   }
   if (nan || (plus && minus)) return FromBits(kNaNBits);
   if (plus || minus) return Infinity(minus);
+  if (largest == std::numeric_limits<int>::min())
+    return 0;  // nothing but zeros, whatever their sign
 
   std::int64_t sum = 0;
   for (int t = 0; t < count; ++t) {
