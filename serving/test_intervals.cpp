@@ -46,11 +46,13 @@ RatioInterval IntervalOf(const Pairs& pairs, const UnitPlan& plan, double q, boo
   return RatioIntervals({{&pairs.off, &pairs.on, {q}}}, plan, paired, 7, draws)[0][0];
 }
 
-// The ratio of arms whose swaps are written out.
+// The ratio of arms whose swaps are written out: bit u of `swapped` for unit u < 32, the others
+// stay.
 double WrittenOut(const Pairs& pairs, unsigned swapped, double q, double theta) {
   std::vector<double> arms[2];
   for (std::size_t i = 0; i < pairs.off.value.size(); ++i) {
-    const unsigned swap = swapped >> pairs.off.unit[i] & 1;
+    const auto unit = pairs.off.unit[i];
+    const unsigned swap = unit < 32 ? swapped >> unit & 1 : 0;
     arms[swap].push_back(pairs.off.value[i]);
     arms[1 - swap].push_back(pairs.on.value[i] * std::exp(-theta));
   }
