@@ -9,6 +9,7 @@
 #include "replay/ledger.h"
 #include "report/json.h"
 #include "report/markdown.h"
+#include "report/operators.h"
 #include "report/test_fixture.h"
 
 namespace assay {
@@ -103,6 +104,33 @@ TEST(MarkdownReport, NoMarkupFromData) {
 }
 
 TEST(MarkdownReport, NoCases) { EXPECT_THAT(MarkdownReport(RunReport{}), StartsWith("No cases.")); }
+
+TEST(OperatorTable, ComparesOurKernelWithTheBestPeerOfEachWorkload) {
+  RunReport host = FakeEnvironment(), gpu = FakeEnvironment();
+  gpu.run.accelerator = "One GPU";
+  const auto add = [](RunReport& report, const std::string& uuid, const std::string& backend,
+                      const std::string& device, double ns) {
+    report.cases.push_back(FakeCase(uuid, "gemm_n1", {{"M", 1}}, backend, ns, ns / 2));
+    report.cases.back().family = "gemm";
+    report.cases.back().device = device;
+    report.cases.back().timing = {{"cold", 0, "converged", std::vector<double>(40, ns)}};
+  };
+  for (const char* uuid : {"u-1", "u-2"}) add(host, uuid, "cpu", "cpu", 8e3);
+  add(gpu, "u-1", "cpu", "cpu", 1);  // a companion on another CPU: not the CPU column's
+  add(gpu, "u-1", "cuda", "cuda", 200e3);
+  add(gpu, "u-1", "peer", "cuda", 100e3);
+  add(gpu, "u-1", "other", "cuda", 150e3);
+  add(gpu, "u-2", "cuda", "cuda", 100e3);
+  add(gpu, "u-2", "peer", "cuda", 120e3);
+  add(gpu, "u-2", "other", "cuda", 110e3);
+  add(gpu, "u-3", "peer", "cuda", 1e3);  // nobody else was timed on it
+  gpu.cases.back().status = Status::kIncorrect;
+  const std::string table = OperatorTable({host, gpu});
+  EXPECT_THAT(table, HasSubstr("| [gemm_n1](ops/gemm/) | 2 of 2 | 8.00 us, 50.0 % |"));
+  EXPECT_THAT(table, HasSubstr("| `peer` 110 us, 50.0 % |"));
+  // 100/200 and 110/100: geometric mean 0.74.
+  EXPECT_THAT(table, HasSubstr("| 0.74x (worst 0.50x, n = 2) |"));
+}
 
 }  // namespace
 }  // namespace assay

@@ -1,7 +1,9 @@
 // The program end to end, as a user meets it: outputs, exit codes, bad input, interruption, resume.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -215,6 +217,46 @@ TEST_F(Cli, OutputStaysWithin100Columns) {
     for (char c : line) cells += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
     EXPECT_LE(cells, 100u) << line;
   }
+}
+
+TEST_F(Cli, DistinctKeepsOneWorkloadPerCall) {
+  const std::string suite =
+      folder_.Write("suite.jsonl", TinySuite() + DecodeLine("u-3", 1) + DecodeLine("u-4", 2));
+  const Json all = Json::parse(RunSuite(suite, {"--no-timing", "--json"}).out);
+  EXPECT_EQ(all.at("cases").size(), 4u);
+  const Json distinct = Json::parse(RunSuite(suite, {"--no-timing", "--json", "--distinct"}).out);
+  ASSERT_EQ(distinct.at("cases").size(), 2u);
+  EXPECT_EQ(distinct.at("cases")[0].at("uuid"), "u-1");
+  EXPECT_EQ(distinct.at("cases")[1].at("uuid"), "u-2");
+}
+
+// The checker's part is played by a script: what counts is how its findings become an exit code.
+TEST_F(Cli, SanitizeRunsWorkersUnderTheToolAndReadsItsSummaries) {
+  const std::string tool = folder_.Write("compute-sanitizer",
+                                         "#!/bin/sh\n"
+                                         "while [ \"$1\" != --print-limit ]; do\n"
+                                         "  [ \"$1\" = --log-file ] && log=$2\n"
+                                         "  shift\n"
+                                         "done\n"
+                                         "shift 2\n"
+                                         "\"$@\"\n"
+                                         "file=$(echo \"$log\" | sed \"s/%p/$$/\")\n"
+                                         "echo \"========= ERROR SUMMARY: $FAULTS errors\" > "
+                                         "\"$file\"\n");
+  ASSERT_EQ(chmod(tool.c_str(), 0755), 0);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (folder_.path() + ":" + path).c_str(), 1);
+  const std::string suite = folder_.Write("suite.jsonl", TinySuite());
+  setenv("FAULTS", "0", 1);
+  const CliResult clean = RunSuite(suite, {"--sanitize", "memcheck"});
+  setenv("FAULTS", "30", 1);
+  const CliResult guilty = RunSuite(suite, {"--sanitize", "memcheck"});
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(clean.exit_code, 0) << clean.err;
+  EXPECT_THAT(clean.out, HasSubstr("memcheck: 1 of 1 workers ended without a finding"));
+  EXPECT_EQ(guilty.exit_code, 1) << guilty.err;
+  EXPECT_THAT(guilty.out, HasSubstr("ERROR SUMMARY: 30 errors"));
+  EXPECT_EQ(RunSuite(suite, {"--sanitize", "guesswork"}).exit_code, 2);
 }
 
 }  // namespace
