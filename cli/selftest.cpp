@@ -81,7 +81,8 @@ int SelftestTiming() {
   for (const TimingTrial& trial : trials) {
     if (!trial.passed) ++failed;
     const bool refused = trial.mode.empty();
-    table.Add({trial.name, trial.mode, refused ? "" : fmt::format("{:.2f}", trial.known_ns * 1e-3),
+    table.Add({trial.name, trial.mode,
+               trial.known_ns == 0 ? "" : fmt::format("{:.2f}", trial.known_ns * 1e-3),
                refused ? "" : fmt::format("{:.2f}", trial.median_ns * 1e-3),
                refused ? trial.answer
                        : fmt::format("{:.2f} to {:.2f}", trial.low_ns * 1e-3, trial.high_ns * 1e-3),

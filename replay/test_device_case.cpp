@@ -2,45 +2,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
+#include <utility>
 
 #include "replay/fake_accelerator.h"
+#include "replay/fault_cases.h"
 #include "replay/faulty_family.h"
 #include "replay/gpu.h"
 #include "replay/measure_device.h"
-#include "replay/runner.h"
+#include "replay/timing_selftest.h"
 
 namespace assay {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-RunOptions QuickOptions() {
-  RunOptions options;
-  options.worker_command = {FAULTY_WORKER};
-  options.budget_s = 0.2;
-  options.repeats = 2;
-  options.timeout_s = 20;
-  return options;
-}
+RunOptions QuickOptions() { return assay::QuickOptions({FAULTY_WORKER}); }
 
 std::vector<CaseResult> RunAll(const std::vector<std::string>& backends,
                                RunOptions options = QuickOptions()) {
   options.backends = backends;
-  Suite suite;
-  Workload workload;
-  workload.uuid = "u-1";
-  workload.definition = "faulty_sum";
-  workload.axes = {{"N", 1000}};
-  suite.workloads = {workload};
-  std::vector<CaseResult> results;
-  RunCallbacks callbacks;
-  callbacks.on_result = [&](const CaseResult& result) { results.push_back(result); };
-  const std::atomic<bool> stop{false};
-  RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
-  return results;
+  return RunSuite(FaultyRegistry(), {FaultySum(1000)}, options);
 }
 
 CaseResult RunOne(const std::string& backend, const RunOptions& options = QuickOptions()) {
@@ -66,12 +50,7 @@ TEST(DeviceCase, AGoodBackendIsCheckedAndTimedColdAndWarm) {
 }
 
 TEST(DeviceCase, EveryFaultIsAResultWithItsName) {
-  const struct {
-    const char* backend;
-    Status status;
-    const char* sub;
-    const char* reason;
-  } expectations[] = {
+  const ExpectedFault expectations[] = {
       {"gpu_writes_behind", Status::kIncorrect, "out_of_bounds", "sum"},
       {"gpu_modifies_input", Status::kIncorrect, "input_modified", "input 'a'"},
       {"gpu_illegal_address", Status::kFailed, "cuda_error", "illegal memory access"},
@@ -83,12 +62,38 @@ TEST(DeviceCase, EveryFaultIsAResultWithItsName) {
       {"gpu_plans_by_content", Status::kIncorrect, "unstable", "new content"},
       {"gpu_out_of_memory", Status::kOom, "", "needs 4096 bytes of device memory"},
   };
-  for (const auto& expected : expectations) {
-    const CaseResult result = RunOne(expected.backend);
-    EXPECT_EQ(result.status, expected.status) << expected.backend << ": " << result.reason;
-    EXPECT_EQ(result.sub, expected.sub) << expected.backend << ": " << result.reason;
-    EXPECT_THAT(result.reason, HasSubstr(expected.reason)) << expected.backend;
-    EXPECT_FALSE(result.timed()) << expected.backend;
+  for (const ExpectedFault& expected : expectations) {
+    ExpectFault(expected, RunOne(expected.backend));
+  }
+}
+
+// Their inputs are made while the workload before them runs: what that throws belongs to them.
+TEST(DeviceCase, TheNextWorkloadsInputsAreItsOwnBusiness) {
+  RunOptions options = QuickOptions();
+  options.backends = {"gpu_good"};
+  const auto results = RunSuite(
+      FaultyRegistry(),
+      {FaultySum(1000, "u-1"), FaultySum(13, "u-2"), FaultySum(0, "u-3"), FaultySum(500, "u-4")},
+      options);
+  ASSERT_EQ(results.size(), 4u);
+  for (const CaseResult& result : results) {
+    const bool unlucky = result.uuid == "u-2";
+    EXPECT_EQ(result.status, unlucky ? Status::kInvalidRecord : Status::kPassed) << result.reason;
+    EXPECT_EQ(result.correctness.content_sets, unlucky ? 0 : 3) << result.uuid;
+  }
+  EXPECT_THAT(results[1].reason, HasSubstr("unlucky"));
+}
+
+TEST(DeviceCase, InputsThatDoNotFitTwiceAreMadeWhenTheirTurnComes) {
+  RunOptions options = QuickOptions();
+  options.backends = {"gpu_good"};
+  options.timing = false;
+  // One content set of 1000 elements fits, half of the limit holds none.
+  options.memory_limit_bytes = 60'000;
+  for (const CaseResult& result :
+       RunSuite(FaultyRegistry(), {FaultySum(1000, "u-1"), FaultySum(1000, "u-2")}, options)) {
+    EXPECT_EQ(result.status, Status::kPassed) << result.reason;
+    EXPECT_EQ(result.correctness.content_sets, 1);
   }
 }
 
@@ -193,6 +198,56 @@ TEST(DeviceTimer, RefusesWhatItCannotTime) {
   EXPECT_THROW(unknown.Measure("tepid", {}), Error);
   DeviceTimer empty(gpu, {[](Stream) {}}, FlushKind::kRead);
   EXPECT_THROW(empty.Measure("cold", {}), Error);
+}
+
+// Probes on the simulated GPU. Spins take `factor` times what its own clock says.
+class FakeProbes : public TimingProbes {
+ public:
+  FakeProbes(FakeAccelerator& gpu, double factor) : gpu_(gpu), factor_(factor) {}
+
+  void Empty(Stream) override { gpu_.Launch(0, 0, {}); }
+  void Spin(Stream, double ns) override {
+    gpu_.Launch(factor_ * ns, factor_ * ns, [this, ns] { times_.push_back(ns); });
+  }
+  std::vector<double> SpinTimes() override { return std::exchange(times_, {}); }
+  void ParallelSpins(Stream stream, double ns) override { Spin(stream, ns); }
+  void UnjoinedSpin(Stream stream, double ns) override {
+    Spin(stream, ns);
+    gpu_.LeaveUnjoined();
+  }
+  void SpinElsewhere(double) override {
+    gpu_.LaunchElsewhere([] {});
+  }
+  void Copy(Stream, std::size_t bytes) override { Read({}, 2 * bytes); }
+  void Read(Stream, std::size_t bytes) override {
+    const double cold_ns = static_cast<double>(bytes) / 4e12 * 1e9;
+    gpu_.Launch(cold_ns / 2, cold_ns, {});
+  }
+  void PinnedRead(Stream stream, std::size_t bytes) override {
+    gpu_.PinLines();
+    Read(stream, bytes);
+  }
+
+ private:
+  FakeAccelerator& gpu_;
+  double factor_;
+  std::vector<double> times_;
+};
+
+TEST(TimingSelftest, AcceptsATruthfulDeviceAndNamesALiar) {
+  FakeAccelerator gpu;
+  FakeProbes truthful(gpu, 1), liar(gpu, 1.1);
+  for (const TimingTrial& trial : TryTiming(gpu, truthful)) {
+    EXPECT_TRUE(trial.passed) << trial.name << ": " << trial.median_ns << " " << trial.answer;
+  }
+  std::vector<std::string> wrong;
+  for (const TimingTrial& trial : TryTiming(gpu, liar)) {
+    if (!trial.passed) wrong.push_back(trial.name);
+  }
+  // A tenth of 2 us is inside the 0.3 us allowed, a tenth of the others is not.
+  EXPECT_THAT(wrong, ElementsAre("spin 10 us, cold", "spin 100 us, cold", "spin 1000 us, cold",
+                                 "spin 10 us, warm", "spin 100 us, warm", "spin 1000 us, warm",
+                                 "two dependent spins of 5 us"));
 }
 
 }  // namespace

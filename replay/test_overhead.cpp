@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "replay/fault_cases.h"
 #include "replay/faulty_family.h"
-#include "replay/runner.h"
 
 namespace assay {
 namespace {
@@ -18,19 +18,12 @@ TEST(Overhead, OfAShortCaseIsBelow3Milliseconds) {
   options.worker_command = {FAULTY_WORKER};
   options.backends = {"good"};
   options.budget_s = 0.2;
-  Suite suite;
-  for (int i = 0; i < 20; ++i) {
-    Workload workload;
-    workload.uuid = "u-" + std::to_string(i);
-    workload.definition = "faulty_sum";
-    workload.axes = {{"N", 1000}};
-    suite.workloads.push_back(workload);
-  }
+  std::vector<Workload> workloads;
+  for (int i = 0; i < 20; ++i) workloads.push_back(FaultySum(1000, "u-" + std::to_string(i)));
   std::vector<double> overheads;
-  RunCallbacks callbacks;
-  callbacks.on_result = [&](const CaseResult& result) { overheads.push_back(result.overhead_ms); };
-  const std::atomic<bool> stop{false};
-  RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
+  for (const CaseResult& result : RunSuite(FaultyRegistry(), workloads, options)) {
+    overheads.push_back(result.overhead_ms);
+  }
   ASSERT_EQ(overheads.size(), 20u);
   std::sort(overheads.begin(), overheads.end());
   std::printf("overhead of a case: least %.2f ms, median %.2f ms\n", overheads[0], overheads[10]);

@@ -2,15 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "replay/fault_cases.h"
 #include "replay/gpu.h"
 #include "replay/real_faults.h"
-#include "replay/runner.h"
 
 namespace assay {
 namespace {
 
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 class RealFaults : public ::testing::Test {
@@ -22,23 +21,11 @@ class RealFaults : public ::testing::Test {
 
   static std::vector<CaseResult> RunAll(const std::vector<std::string>& backends,
                                         double timeout_s = 60) {
-    RunOptions options;
-    options.worker_command = {REAL_FAULTS_WORKER};
+    RunOptions options = QuickOptions({REAL_FAULTS_WORKER});
     options.backends = backends;
-    options.budget_s = 0.2;
     options.repeats = 1;
     options.timeout_s = timeout_s;
-    Suite suite;
-    suite.workloads.emplace_back();
-    suite.workloads[0].uuid = "u-1";
-    suite.workloads[0].definition = "faulty_sum";
-    suite.workloads[0].axes = {{"N", 100'003}};
-    std::vector<CaseResult> results;
-    RunCallbacks callbacks;
-    callbacks.on_result = [&](const CaseResult& result) { results.push_back(result); };
-    const std::atomic<bool> stop{false};
-    RunCases(PlanCases(RealFaultsRegistry(), suite, options), options, {}, callbacks, stop);
-    return results;
+    return RunSuite(RealFaultsRegistry(), {FaultySum(100'003)}, options);
   }
 };
 
@@ -50,12 +37,7 @@ TEST_F(RealFaults, AGoodBackendIsTimed) {
 }
 
 TEST_F(RealFaults, EveryFaultIsAResultWithItsName) {
-  const struct {
-    const char* backend;
-    Status status;
-    const char* sub;
-    const char* reason;
-  } expectations[] = {
+  const ExpectedFault expectations[] = {
       {"writes_behind", Status::kIncorrect, "out_of_bounds", "sum"},
       {"modifies_input", Status::kIncorrect, "input_modified", "input 'a'"},
       {"illegal_address", Status::kFailed, "cuda_error", "illegal memory access"},
@@ -65,11 +47,8 @@ TEST_F(RealFaults, EveryFaultIsAResultWithItsName) {
       {"lazy", Status::kIncorrect, "unstable", ""},
       {"too_much_memory", Status::kFailed, "cuda_error", "out of memory"},
   };
-  for (const auto& expected : expectations) {
-    const CaseResult result = RunAll({expected.backend}).at(0);
-    EXPECT_EQ(result.status, expected.status) << expected.backend << ": " << result.reason;
-    EXPECT_EQ(result.sub, expected.sub) << expected.backend << ": " << result.reason;
-    EXPECT_THAT(result.reason, HasSubstr(expected.reason)) << expected.backend;
+  for (const ExpectedFault& expected : expectations) {
+    ExpectFault(expected, RunAll({expected.backend}).at(0));
   }
   // Synchronising inside a capture invalidates it: refused or failed, never timed.
   const CaseResult result = RunAll({"synchronises"}).at(0);

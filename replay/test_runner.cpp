@@ -6,43 +6,27 @@
 #include <map>
 #include <thread>
 
+#include "replay/fault_cases.h"
 #include "replay/faulty_family.h"
-#include "replay/runner.h"
 
 namespace assay {
 namespace {
 
 using ::testing::HasSubstr;
 
-Workload Sum(std::int64_t n, const std::string& uuid = "u-1") {
-  Workload workload;
-  workload.uuid = uuid;
-  workload.definition = "faulty_sum";
-  workload.axes = {{"N", n}};
-  return workload;
-}
+Workload Sum(std::int64_t n, const std::string& uuid = "u-1") { return FaultySum(n, uuid); }
 
-RunOptions QuickOptions() {
-  RunOptions options;
-  options.worker_command = {FAULTY_WORKER};
-  options.budget_s = 0.2;
-  options.repeats = 2;
-  options.timeout_s = 20;
-  return options;
-}
+RunOptions QuickOptions() { return assay::QuickOptions({FAULTY_WORKER}); }
 
 // Results by backend of one run over `workloads`.
 std::multimap<std::string, CaseResult> RunAll(const std::vector<Workload>& workloads,
                                               const std::vector<std::string>& backends,
                                               RunOptions options = QuickOptions()) {
   options.backends = backends;
-  Suite suite;
-  suite.workloads = workloads;
   std::multimap<std::string, CaseResult> results;
-  RunCallbacks callbacks;
-  callbacks.on_result = [&](const CaseResult& result) { results.emplace(result.backend, result); };
-  const std::atomic<bool> stop{false};
-  RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
+  for (CaseResult& result : RunSuite(FaultyRegistry(), workloads, options)) {
+    results.emplace(result.backend, std::move(result));
+  }
   return results;
 }
 
@@ -66,12 +50,7 @@ TEST(Runner, AGoodBackendPassesWithEverySampleKept) {
 }
 
 TEST(Runner, EveryFaultIsAResultWithItsName) {
-  const struct {
-    const char* backend;
-    Status status;
-    const char* sub;
-    const char* reason;
-  } expectations[] = {
+  const ExpectedFault expectations[] = {
       {"segfault", Status::kFailed, "signal", "signal 11"},
       {"exits", Status::kFailed, "exit", "exit code 0"},
       {"throws", Status::kFailed, "exception", "no luck"},
@@ -87,12 +66,8 @@ TEST(Runner, EveryFaultIsAResultWithItsName) {
       {"skips_repeats", Status::kIncorrect, "unstable", "before every output element"},
       {"picky", Status::kUnsupported, "", "only on Sundays"},
   };
-  for (const auto& expected : expectations) {
-    const CaseResult result = RunOne(expected.backend);
-    EXPECT_EQ(result.status, expected.status) << expected.backend << ": " << result.reason;
-    EXPECT_EQ(result.sub, expected.sub) << expected.backend << ": " << result.reason;
-    EXPECT_THAT(result.reason, HasSubstr(expected.reason)) << expected.backend;
-    EXPECT_TRUE(result.timing.empty()) << expected.backend << ": a failed case has no speed";
+  for (const ExpectedFault& expected : expectations) {
+    ExpectFault(expected, RunOne(expected.backend));
   }
 }
 

@@ -61,7 +61,7 @@ class Trials {
 
   TimingTrial& Accept(const std::string& name, double median, double low, double high) {
     const bool inside = median >= low && median <= high;
-    trials_.push_back({name, last_mode_, 0.5 * (low + high), median, low, high, "", inside});
+    trials_.push_back({name, last_mode_, 0, median, low, high, "", inside});
     return trials_.back();
   }
 
