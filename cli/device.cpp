@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "replay/gpu.h"
 #include "report/table.h"
+#include "report/text.h"
 
 namespace assay::cli {
 namespace {
@@ -34,9 +35,7 @@ void PrintCeilings(const Ceilings& ceilings) {
 }
 
 std::string Measured(const NamedCeiling& ceiling) {
-  if (ceiling.unit == "ns") return fmt::format("{:.1f} ns", ceiling.value);
-  if (ceiling.unit == "FLOP/s") return fmt::format("{:.1f} TFLOP/s", ceiling.value * 1e-12);
-  return Rate(ceiling.value, "GB/s");
+  return ceiling.unit == "ns" ? FormatTime(ceiling.value) : FormatRate(ceiling.value, ceiling.unit);
 }
 
 void PrintGpuCeilings(const Ceilings& ceilings) {

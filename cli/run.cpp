@@ -86,7 +86,7 @@ void RequireMatches(const Suite& suite, const std::string& flag,
 }
 
 void Filter(Suite& suite, const RunFlags& flags, const Registry& registry) {
-  const auto FamilyOf = [&](const Workload& workload) -> std::string {
+  const auto family_of = [&](const Workload& workload) -> std::string {
     const Family* family = registry.FindDefinition(workload.definition).family;
     return family != nullptr ? family->name : "";
   };
@@ -94,11 +94,11 @@ void Filter(Suite& suite, const RunFlags& flags, const Registry& registry) {
   const auto model = [](const Workload& w) { return w.model; };
   const auto uuid = [](const Workload& w) { return w.uuid; };
   RequireMatches(suite, "--definition", flags.definitions, definition, false);
-  RequireMatches(suite, "--family", flags.families, FamilyOf, false);
+  RequireMatches(suite, "--family", flags.families, family_of, false);
   RequireMatches(suite, "--model", flags.models, model, false);
   RequireMatches(suite, "--uuid", flags.uuids, uuid, true);
   std::erase_if(suite.workloads, [&](const Workload& w) {
-    return !Matches(flags.definitions, w.definition) || !Matches(flags.families, FamilyOf(w)) ||
+    return !Matches(flags.definitions, w.definition) || !Matches(flags.families, family_of(w)) ||
            !Matches(flags.models, w.model) || !MatchesPrefix(flags.uuids, w.uuid);
   });
   if (suite.workloads.empty()) {
@@ -456,7 +456,7 @@ int Run(RunFlags flags) {
   }
   if (!flags.sanitize.empty()) {
     const Sanitizer::Verdict verdict = sanitizer.Read();
-    fmt::print("{}: {}", flags.sanitize, verdict.text);
+    fmt::print(flags.json ? stderr : stdout, "{}: {}", flags.sanitize, verdict.text);
     if (!verdict.clean) return 1;
   }
   return ExitCode(report.cases);

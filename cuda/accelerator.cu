@@ -271,7 +271,7 @@ class CudaAccelerator : public Accelerator {
 
 }  // namespace
 
-std::unique_ptr<Accelerator> OpenAccelerator(int ordinal, std::string& why_not) {
+std::unique_ptr<Accelerator> OpenAccelerator(int rank, std::string& why_not) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error != cudaSuccess) {
@@ -279,13 +279,13 @@ std::unique_ptr<Accelerator> OpenAccelerator(int ordinal, std::string& why_not) 
     why_not = std::string("no usable GPU: ") + cudaGetErrorString(error);
     return nullptr;
   }
-  if (ordinal < 0 || ordinal >= devices) {
-    why_not =
-        "GPU " + std::to_string(ordinal) + " of " + std::to_string(devices) + " does not exist";
+  if (rank < 0 || devices == 0) {
+    why_not = "process " + std::to_string(rank) + " of this machine finds " +
+              std::to_string(devices) + " GPUs";
     return nullptr;
   }
   try {
-    auto accelerator = std::make_unique<CudaAccelerator>(ordinal);
+    auto accelerator = std::make_unique<CudaAccelerator>(rank % devices);
     if (accelerator->info().capability == kCapability) return accelerator;
     why_not = accelerator->info().name + " has compute capability " +
               std::to_string(accelerator->info().capability / 10) + "." +

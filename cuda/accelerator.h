@@ -24,15 +24,11 @@ struct AcceleratorInfo {
   std::int64_t memory_bytes = 0, l2_bytes = 0;
 };
 
-// A CUDA call failed. `sticky`: the context is lost, and with it the process must end.
+// A CUDA call failed. After many such errors the context is lost, so a worker ends after any of
+// them.
 class DeviceError : public Error {
  public:
-  DeviceError(const std::string& message, bool sticky)
-      : Error(Fault::kDevice, message), sticky_(sticky) {}
-  bool sticky() const { return sticky_; }
-
- private:
-  bool sticky_;
+  explicit DeviceError(const std::string& message) : Error(Fault::kDevice, message) {}
 };
 
 class OutOfDeviceMemory : public Error {
@@ -77,8 +73,10 @@ class Accelerator {
   virtual std::unique_ptr<Recording> Record(const std::function<void(Stream)>& work) = 0;
 };
 
-// Device `ordinal` of this process. Null with a reason when there is no driver, no device, a driver
-// too old for the toolkit, an architecture without code in this build, or no CUDA in this build.
-std::unique_ptr<Accelerator> OpenAccelerator(int ordinal, std::string& why_not);
+// The device of a process that is number `rank` of those on this machine: in turn among the devices
+// that it sees, of which a launcher may show each process only one. Null with a reason when there
+// is no driver, no device, a driver too old for the toolkit, an architecture without code in this
+// build, or no CUDA in this build.
+std::unique_ptr<Accelerator> OpenAccelerator(int rank, std::string& why_not);
 
 }  // namespace assay

@@ -4,7 +4,7 @@
 
 namespace assay {
 
-std::unique_ptr<Accelerator> OpenAccelerator(int /*ordinal*/, std::string& why_not) {
+std::unique_ptr<Accelerator> OpenAccelerator(int /*rank*/, std::string& why_not) {
   why_not = "this build has no CUDA code (no nvcc 13 was found when it was configured)";
   return nullptr;
 }

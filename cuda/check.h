@@ -7,11 +7,8 @@
 
 namespace assay {
 
-// `what`: the call in words, e.g. "cudaMemcpy of inputs". Errors after which the context is gone
-// (illegal address, hang, assert, ...) are sticky.
+// `what`: the call in words, e.g. "cudaMemcpy of inputs".
 void CheckCuda(cudaError_t error, const char* what,
                std::source_location where = std::source_location::current());
-
-bool IsSticky(cudaError_t error);
 
 }  // namespace assay

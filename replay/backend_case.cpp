@@ -45,6 +45,10 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
   if (kept.problem.empty()) kept.problem = next.problem;
 }
 
+const Backend* BackendOf(const PlannedCase& planned) {
+  return planned.family != nullptr ? planned.family->FindBackend(planned.backend) : nullptr;
+}
+
 }  // namespace
 
 WorkerProcess& WorkerPool::Get(const std::string& backend, int repeat) {
@@ -75,14 +79,6 @@ void WorkerPool::StartTogether(const std::vector<std::string>& backends, int rep
 bool WorkerPool::IsForeignAndNew(const std::string& backend, int repeat) const {
   return options_.backend_commands.contains(backend) && !workers_.contains({backend, repeat});
 }
-
-namespace {
-
-const Backend* BackendOf(const PlannedCase& planned) {
-  return planned.family != nullptr ? planned.family->FindBackend(planned.backend) : nullptr;
-}
-
-}  // namespace
 
 CaseResult StartResult(const PlannedCase& planned) {
   CaseResult result;
@@ -206,7 +202,7 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
     const ScopedSeconds timer(judge_s_);
     verdict = Verify(sets_.family(), sets_.problem(), content.inputs, outputs_[set],
                      content.expected, content.key);
-    const Backend* backend = sets_.family().FindBackend(planned_.backend);
+    const Backend* backend = BackendOf(planned_);
     if (options_.bitwise && backend != nullptr) {
       AddBitwise(sets_.family(), *backend, sets_.problem(), content.inputs, outputs_[set],
                  content.key, verdict);
@@ -282,11 +278,9 @@ bool BackendCase::AcceptTiming(Reply& reply, int repeat) {
     result_.timing.push_back(std::move(series));
   }
   KeepClocks(reply, repeat);
-  for (const std::string& flag : reply.flags) AddFlag(flag);
-  for (const std::string& note : reply.notes) {  // repeats may choose differently: all are kept
-    auto& notes = result_.notes;
-    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
-  }
+  for (const std::string& flag : reply.flags) AddOnce(result_.flags, flag);
+  // Repeats may choose differently: all are kept.
+  for (const std::string& note : reply.notes) AddOnce(result_.notes, note);
   if (reply.unwritten_calls == 0) return true;
   Fail(Status::kIncorrect, "unstable",
        fmt::format("{} timed calls returned before every output element was written",
@@ -296,7 +290,7 @@ bool BackendCase::AcceptTiming(Reply& reply, int repeat) {
 
 void BackendCase::KeepClocks(const Reply& reply, int repeat) {
   for (const ClockReading& reading : reply.clocks) {
-    if (!reading.known) return AddFlag("clocks_unknown");
+    if (!reading.known) return AddOnce(result_.flags, "clocks_unknown");
     result_.clocks.push_back({repeat, reading.sm_mhz, reading.max_sm_mhz, reading.memory_mhz,
                               reading.power_w, reading.temperature_c, reading.throttle_reasons});
   }
@@ -304,13 +298,9 @@ void BackendCase::KeepClocks(const Reply& reply, int repeat) {
   for (std::size_t r = 1; r < reply.clocks.size(); ++r) {
     const ClockReading& reading = reply.clocks[r];
     const bool slow = reading.sm_mhz < kFullClock * reading.max_sm_mhz;
-    if (slow || (reading.throttle_reasons & kSlowingReasons) != 0) AddFlag("throttled");
+    if (slow || (reading.throttle_reasons & kSlowingReasons) != 0)
+      AddOnce(result_.flags, "throttled");
   }
-}
-
-void BackendCase::AddFlag(const std::string& flag) {
-  auto& flags = result_.flags;
-  if (std::find(flags.begin(), flags.end(), flag) == flags.end()) flags.push_back(flag);
 }
 
 void BackendCase::Time(int repeat) {

@@ -65,7 +65,6 @@ class BackendCase {
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
   bool RunUnseen(WorkerProcess& worker, double& run_ns);
-  void AddFlag(const std::string& flag);
   bool on_device() const { return result_.device != "cpu"; }
   void Suspect(const std::string& sub, const std::string& reason);
   bool Accept(const Reply& reply);

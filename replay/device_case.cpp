@@ -1,6 +1,5 @@
 // Cases of backends that compute on a GPU. Every tensor has a mirror in device memory, red zones
 // included; the runner only ever sees the host's copy.
-#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -14,10 +13,6 @@ namespace assay {
 namespace {
 
 using Json = nlohmann::json;
-
-double Nanoseconds(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
-}
 
 // A bundle's arena on the device, laid out as on the host.
 class Mirror {
@@ -92,7 +87,7 @@ std::string PlanContent(const Bundle& inputs) {
 
 // One content set: host memory, its mirrors, the prepared call.
 struct DeviceSlot {
-  Bundle host_inputs, host_outputs;
+  Slot host;
   std::unique_ptr<Mirror> inputs, outputs;
   std::vector<std::uint64_t> input_sums;
   std::vector<std::uint64_t> output_sums;  // of what the host has; empty before the first run
@@ -107,15 +102,12 @@ class DeviceCase : public OpenCase {
       : gpu_(gpu), backend_(wanted.backend), problem_(std::move(wanted.problem)) {}
 
   Reply MapSlot(const Json& request, std::vector<FileDescriptor>& fds) override {
-    if (fds.size() != 2) BadInput("a slot request carries two descriptors");
     auto slot = std::make_unique<DeviceSlot>();
-    slot->host_inputs = Bundle::MapShared(LayoutsFromJson(request.at("inputs")), fds[0].release());
-    slot->host_outputs =
-        Bundle::MapShared(LayoutsFromJson(request.at("outputs")), fds[1].release());
-    const std::string refusal = backend_->supports(problem_, slot->host_inputs);
+    slot->host = MapBundles(request, fds);
+    const std::string refusal = backend_->supports(problem_, slot->host.inputs);
     if (!refusal.empty()) FailCase(Status::kUnsupported, "", refusal);
-    slot->inputs = std::make_unique<Mirror>(gpu_, slot->host_inputs);
-    slot->outputs = std::make_unique<Mirror>(gpu_, slot->host_outputs);
+    slot->inputs = std::make_unique<Mirror>(gpu_, slot->host.inputs);
+    slot->outputs = std::make_unique<Mirror>(gpu_, slot->host.outputs);
     slots_.push_back(std::move(slot));
     Load(*slots_.back());
     return request.at("run").get<bool>() ? RunOnce(*slots_.back()) : Reply{};
@@ -128,9 +120,7 @@ class DeviceCase : public OpenCase {
   }
 
   Reply Time(const Json& request) override {
-    TimingLimits limits;
-    limits.budget_s = request.at("budget_s");
-    if (!request.at("warmup").get<bool>()) limits.warmup_calls = 0, limits.warmup_s = 0;
+    const TimingLimits limits = LimitsOf(request);
     const bool write = request.value("flush", "read") == "write";
     std::vector<DeviceCall> calls;
     for (const auto& slot : slots_) calls.push_back(slot->call);
@@ -146,7 +136,7 @@ class DeviceCase : public OpenCase {
     }
     const auto start = std::chrono::steady_clock::now();
     FetchTimedOutputs(timer);
-    reply.prepare_ns += Nanoseconds(start);
+    reply.prepare_ns += NanosecondsSince(start);
     reply.notes = notes_;
     if (gpu_.TakePersistingLimit()) reply.flags.push_back("pins_l2");
     return reply;
@@ -158,18 +148,14 @@ class DeviceCase : public OpenCase {
     slot.inputs->Upload();
     slot.outputs->Reset();
     slot.input_sums = slot.inputs->Checksums();
-    std::string plan_content = PlanContent(slot.host_inputs);
+    std::string plan_content = PlanContent(slot.host.inputs);
     if (slot.call && plan_content == slot.plan_content) return;
     slot.plan_content = std::move(plan_content);
     slot.recording.reset();
     TakeNotes();  // of whoever prepared before
-    slot.call = backend_->prepare(problem_, slot.host_inputs, slot.inputs->bundle(),
+    slot.call = backend_->prepare(problem_, slot.host.inputs, slot.inputs->bundle(),
                                   slot.outputs->bundle());
-    for (std::string& note : TakeNotes()) {
-      if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) {
-        notes_.push_back(std::move(note));
-      }
-    }
+    for (const std::string& note : TakeNotes()) AddOnce(notes_, note);
     // Once outside any capture: modules load lazily, and errors name the launch that caused them.
     slot.call(gpu_.stream());
     gpu_.Synchronize();
@@ -189,7 +175,7 @@ class DeviceCase : public OpenCase {
     CheckInputs(slot);
     slot.outputs->Download();
     slot.output_sums = slot.outputs->Checksums();
-    reply.prepare_ns = Nanoseconds(start);
+    reply.prepare_ns = NanosecondsSince(start);
     return reply;
   }
 
@@ -209,7 +195,7 @@ class DeviceCase : public OpenCase {
     for (std::size_t t = 0; t < now.size(); ++t) {
       if (now[t] == slot.input_sums[t]) continue;
       FailCase(Status::kIncorrect, "input_modified",
-               "input '" + slot.host_inputs.tensors()[t].name +
+               "input '" + slot.host.inputs.tensors()[t].name +
                    "' or the guard bytes around it changed in device memory");
     }
   }

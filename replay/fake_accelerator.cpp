@@ -64,7 +64,7 @@ std::uint64_t FakeAccelerator::Checksum(const std::byte* data, std::size_t bytes
 }
 
 void FakeAccelerator::Synchronize() {
-  if (!broken_.empty()) throw DeviceError(broken_, true);
+  if (!broken_.empty()) throw DeviceError(broken_);
 }
 
 double FakeAccelerator::Execute(const std::vector<Node>& nodes) {

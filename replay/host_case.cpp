@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "replay/content_sets.h"
-#include "replay/measure.h"
 #include "replay/open_case.h"
 
 namespace assay {
@@ -52,10 +51,7 @@ class HostCase : public OpenCase {
         limit_memory_(limit_memory) {}
 
   Reply MapSlot(const Json& request, std::vector<FileDescriptor>& fds) override {
-    if (fds.size() != 2) BadInput("a slot request carries two descriptors");
-    Slot slot;
-    slot.inputs = Bundle::MapShared(LayoutsFromJson(request.at("inputs")), fds[0].release());
-    slot.outputs = Bundle::MapShared(LayoutsFromJson(request.at("outputs")), fds[1].release());
+    Slot slot = MapBundles(request, fds);
     const std::string refusal = backend_->supports(problem_, slot.inputs);
     if (!refusal.empty()) FailCase(Status::kUnsupported, "", refusal);
     for (const Tensor& tensor : slot.outputs.tensors()) given_.push_back(tensor.data);
@@ -72,9 +68,7 @@ class HostCase : public OpenCase {
   }
 
   Reply Time(const Json& request) override {
-    TimingLimits limits;
-    limits.budget_s = request.at("budget_s");
-    if (!request.at("warmup").get<bool>()) limits.warmup_calls = 0, limits.warmup_s = 0;
+    const TimingLimits limits = LimitsOf(request);
     Reply reply;
     for (const std::string& mode : request.at("modes").get<std::vector<std::string>>()) {
       MeasuredSeries measured =
@@ -99,8 +93,7 @@ class HostCase : public OpenCase {
   static double Nanoseconds(const Work& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
-        .count();
+    return NanosecondsSince(start);
   }
 
   void LimitMemory() {

@@ -16,10 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double NanosecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-}
-
 // Half-width of the median's interval relative to the median; infinite while n is too small.
 double RelativeHalfWidth(const std::vector<double>& samples) {
   const std::vector<double> sorted = Sorted(samples);
@@ -36,6 +32,10 @@ __attribute__((target("clflushopt"))) void FlushLines(const std::byte* data, std
 #endif
 
 }  // namespace
+
+double NanosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
+}
 
 std::string StopRule::Decide(const std::vector<double>& samples) {
   const auto n = static_cast<int>(samples.size());

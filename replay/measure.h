@@ -21,6 +21,8 @@ struct TimingLimits {
   int warmup_calls = 3;
 };
 
+double NanosecondsSince(std::chrono::steady_clock::time_point start);
+
 // When a series ends. The interval of the median is looked at after `min_samples` and then at
 // powers of 1.5: sorting at every sample would cost more than a short kernel.
 class StopRule {

@@ -15,10 +15,6 @@ constexpr int kManyCalls = 10, kFewCalls = 4;
 constexpr double kFewFromNs = 150e3;
 constexpr int kProbes = 3;
 
-double NanosecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
-}
-
 }  // namespace
 
 double DeviceTimer::CallNs() {
@@ -29,7 +25,6 @@ double DeviceTimer::CallNs() {
     gpu_.Synchronize();
     single_.push_back(gpu_.Record(call));
   }
-  flush_only_ = gpu_.Record([&](Stream stream) { gpu_.EnqueueFlush(stream, flush_); });
   std::vector<double> probes;
   for (int probe = 0; probe < kProbes; ++probe) probes.push_back(single_.front()->Replay());
   call_ns_ = *std::min_element(probes.begin(), probes.end());
@@ -39,9 +34,7 @@ double DeviceTimer::CallNs() {
 DeviceTimer::Sampler DeviceTimer::LongSampler(bool cold) {
   Sampler sampler;
   sampler.mode = cold ? "cold_event" : "warm_event";
-  for (std::size_t c = 0; c < (cold ? calls_.size() : 1); ++c) {
-    sampler.with.push_back(gpu_.Record(calls_[c]));
-  }
+  sampler.with.assign(single_.begin(), cold ? single_.end() : single_.begin() + 1);
   if (cold) {
     sampler.before = gpu_.Record([&](Stream stream) { gpu_.EnqueueFlush(stream, flush_); });
   }
@@ -131,12 +124,6 @@ void DeviceTimer::ReplayAll() {
     return;
   }
   for (const auto& recording : single_) recording->Replay();
-}
-
-double DeviceTimer::RunOnce(std::size_t call) {
-  CallNs();
-  flush_only_->Replay();
-  return single_.at(call)->Replay();
 }
 
 }  // namespace assay

@@ -32,14 +32,12 @@ class DeviceTimer {
   MeasuredSeries Measure(const std::string& mode, const TimingLimits& limits);
   // Every call once, through the very graphs that were timed last where they hold all of them.
   void ReplayAll();
-  // One call after a flush, in nanoseconds.
-  double RunOnce(std::size_t call);
 
  private:
   // Work whose time is the wanted one, and what must be subtracted from it.
   struct Sampler {
     std::string mode;
-    std::vector<std::unique_ptr<Recording>> with, without;  // replayed in turn
+    std::vector<std::shared_ptr<Recording>> with, without;  // replayed in turn
     std::unique_ptr<Recording> before;                      // outside the timed interval
     double calls = 1;                                       // in the difference
   };
@@ -54,8 +52,7 @@ class DeviceTimer {
   std::vector<DeviceCall> calls_;
   FlushKind flush_;
   double call_ns_ = 0;
-  std::vector<std::unique_ptr<Recording>> single_;  // one call each
-  std::unique_ptr<Recording> flush_only_;
+  std::vector<std::shared_ptr<Recording>> single_;  // one call each
   Sampler last_cold_;
 };
 

@@ -10,6 +10,7 @@
 #include "cuda/accelerator.h"
 #include "ops/registry.h"
 #include "replay/channel.h"
+#include "replay/measure.h"
 #include "replay/protocol.h"
 
 namespace assay {
@@ -20,6 +21,11 @@ struct CaseFailure {
 };
 
 [[noreturn]] void FailCase(Status status, const std::string& sub, const std::string& reason);
+
+// The two bundles of a `slot` request; takes the descriptors.
+Slot MapBundles(const nlohmann::json& request, std::vector<FileDescriptor>& fds);
+// The limits of a `time` request.
+TimingLimits LimitsOf(const nlohmann::json& request);
 
 class OpenCase {
  public:

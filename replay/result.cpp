@@ -77,6 +77,10 @@ TimingSummary SummarizeMode(const std::string& mode, const std::vector<TimingSer
 
 }  // namespace
 
+void AddOnce(std::vector<std::string>& list, const std::string& item) {
+  if (std::find(list.begin(), list.end(), item) == list.end()) list.push_back(item);
+}
+
 const char* StatusName(Status status) { return kStatuses[static_cast<std::size_t>(status)].name; }
 
 std::optional<Status> ParseStatus(std::string_view name) {

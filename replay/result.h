@@ -95,6 +95,9 @@ struct Floor {
   std::string bound;  // "memory", "compute", "launch"
 };
 
+// Appends what the list does not hold yet: flags, notes.
+void AddOnce(std::vector<std::string>& list, const std::string& item);
+
 // What the driver's management library said around a timing loop on a device.
 struct ClockSample {
   int repeat = 0;

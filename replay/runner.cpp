@@ -97,9 +97,7 @@ class WorkloadRun {
                        "no operator family of this build has " + first.workload->definition);
     }
     try {
-      if (prefetch_.valid()) {
-        prefetch_.get();
-      }
+      if (prefetch_.valid()) prefetch_.get();
       if (most_sets_ == 0) MakeSets(MemoryLimit(options_));
       RunKnown();
     } catch (const Error& error) {

@@ -19,8 +19,8 @@ struct RunOptions {
   std::vector<std::string> backends;  // names to run; empty = every backend of each family
   std::uint64_t seed = 0;             // number of the first content set
   int threads = 0;                    // per worker; 0 = all cores
-  int jobs =
-      1;  // workloads side by side, workers pinned to shares of the cores; without timing only
+  // Workloads side by side, their workers pinned to shares of the cores; without timing only.
+  int jobs = 1;
   int repeats = 3;  // timing in fresh processes
   bool timing = true;
   bool bitwise = false;  // hold backends to their documented order of sums (replay/bitwise.h)

@@ -58,7 +58,7 @@ void CheckHealth(Accelerator& gpu) {
   gpu.Download(&last, memory + kBytes - 1, 1);
   const bool healthy = once == gpu.Checksum(memory, kBytes) && last == std::byte{0x5A};
   gpu.Free(memory);
-  if (!healthy) throw DeviceError("the device does not read back what was written", true);
+  if (!healthy) throw DeviceError("the device does not read back what was written");
 }
 
 Accelerator& Gpu(Service& service) {
@@ -151,8 +151,7 @@ Reply Answer(Service& service, const std::string& line) {
     reply = FailureReply(Status::kFailed, "exception",
                          "the backend threw something that is not a std::exception");
   }
-  reply.busy_ns =
-      std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+  reply.busy_ns = NanosecondsSince(start);
   reply.peak_bytes = PeakBytes();
   return reply;
 }
@@ -161,6 +160,19 @@ Reply Answer(Service& service, const std::string& line) {
 
 void FailCase(Status status, const std::string& sub, const std::string& reason) {
   throw CaseFailure{FailureReply(status, sub, reason)};
+}
+
+Slot MapBundles(const Json& request, std::vector<FileDescriptor>& fds) {
+  if (fds.size() != 2) BadInput("a slot request carries two descriptors");
+  return {Bundle::MapShared(LayoutsFromJson(request.at("inputs")), fds[0].release()),
+          Bundle::MapShared(LayoutsFromJson(request.at("outputs")), fds[1].release())};
+}
+
+TimingLimits LimitsOf(const Json& request) {
+  TimingLimits limits;
+  limits.budget_s = request.at("budget_s");
+  if (!request.at("warmup").get<bool>()) limits.warmup_calls = 0, limits.warmup_s = 0;
+  return limits;
 }
 
 CaseToOpen FindCase(const Registry& registry, const Json& request) {
