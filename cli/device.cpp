@@ -34,14 +34,14 @@ void PrintCeilings(const Ceilings& ceilings) {
              table.Text({.width = TerminalWidth(1)}));
 }
 
-std::string Measured(const NamedCeiling& ceiling) {
+std::string Measured(const Ceiling& ceiling) {
   return ceiling.unit == "ns" ? FormatTime(ceiling.value) : FormatRate(ceiling.value, ceiling.unit);
 }
 
 void PrintGpuCeilings(const Ceilings& ceilings) {
   Table table(
       {{"ceiling"}, {"measured", Align::kRight}, {"how", Align::kLeft, Overflow::kEnd, 20, 0, 1}});
-  for (const NamedCeiling& one : ceilings.more) table.Add({one.name, Measured(one), one.how});
+  for (const Ceiling& one : ceilings.more) table.Add({one.name, Measured(one), one.how});
   fmt::print("{}  [{}]  {}\n{}", ceilings.device, ceilings.device_id, ceilings.measured,
              table.Text({.width = TerminalWidth(1)}));
 }

@@ -25,15 +25,13 @@ struct WorkerFlags {
 };
 
 // Own kernels and, where its library is there, cuBLASLt's matrix rates.
-std::vector<NamedCeiling> MeasureGpu() {
+std::vector<Ceiling> MeasureGpu() {
   std::vector<Ceiling> all = MeasureDeviceCeilings();
   std::string why_not;
   const std::vector<Ceiling> rates = peers::MeasureMatrixRates(why_not);
   all.insert(all.end(), rates.begin(), rates.end());
-  std::vector<NamedCeiling> named;
-  for (const Ceiling& one : all) named.push_back({one.name, one.value, one.unit, one.how});
-  if (rates.empty()) named.push_back({"bf16_matrix", 0, "FLOP/s", "not measured: " + why_not});
-  return named;
+  if (rates.empty()) all.push_back({"bf16_matrix", 0, "FLOP/s", "not measured: " + why_not});
+  return all;
 }
 
 // Before any thread starts: they inherit it, and "all cores" becomes these.

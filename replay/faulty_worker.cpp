@@ -107,9 +107,9 @@ int main(int argc, char** argv) {
     return nullptr;
   };
   hooks.measure_ceilings = [] {
-    return std::vector<assay::NamedCeiling>{{"copy", 4e12, "B/s", "simulated"},
-                                            {"bf16_matrix", 8e14, "FLOP/s", "simulated"},
-                                            {"launch", 700, "ns", "simulated"}};
+    return std::vector<assay::Ceiling>{{"copy", 4e12, "B/s", "simulated"},
+                                       {"bf16_matrix", 8e14, "FLOP/s", "simulated"},
+                                       {"launch", 700, "ns", "simulated"}};
   };
   return assay::ServeWorker(assay::FaultyRegistry(), fd, nlohmann::json::array(), hooks);
 }

@@ -20,16 +20,8 @@ Reply Ask(const std::vector<std::string>& command, const std::string& op, double
   return worker.Collect(timeout_s).front();
 }
 
-}  // namespace
-
-GpuAnswer AskForGpu(const std::vector<std::string>& command) {
-  const Reply reply = Ask(command, "device", kAnswerTime);
-  GpuAnswer answer{reply.device, reply.reason};
-  if (!answer.gpu && answer.why_not.empty()) answer.why_not = "the worker does not say";
-  return answer;
-}
-
-Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<NamedCeiling> named) {
+// The floors' rates among named ceilings; all of them are kept in `more`.
+Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<Ceiling> named) {
   Ceilings ceilings;
   ceilings.device_id = gpu.uuid;
   ceilings.device = GpuText(gpu);
@@ -39,13 +31,22 @@ Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<NamedCeiling>
                                                    {"write", &ceilings.write_bytes},
                                                    {"bf16_matrix", &ceilings.bf16_flops},
                                                    {"launch", &ceilings.launch_ns}};
-  for (const NamedCeiling& one : named) {
+  for (const Ceiling& one : named) {
     for (const auto& [name, rate] : rates) {
       if (one.name == name) *rate = one.value;
     }
   }
   ceilings.more = std::move(named);
   return ceilings;
+}
+
+}  // namespace
+
+GpuAnswer AskForGpu(const std::vector<std::string>& command) {
+  const Reply reply = Ask(command, "device", kAnswerTime);
+  GpuAnswer answer{reply.device, reply.reason};
+  if (!answer.gpu && answer.why_not.empty()) answer.why_not = "the worker does not say";
+  return answer;
 }
 
 Ceilings AskForGpuCeilings(const std::vector<std::string>& command) {

@@ -23,10 +23,6 @@ GpuAnswer AskForGpu(const std::vector<std::string>& command);
 // the worker's reason, kDevice when the measurement fails.
 Ceilings AskForGpuCeilings(const std::vector<std::string>& command);
 
-// The floors' rates among named ceilings ("copy", "read", "write", "bf16_matrix", "launch"); all of
-// them are kept in `more`.
-Ceilings CeilingsFromNames(const AcceleratorInfo& gpu, std::vector<NamedCeiling> named);
-
 // "NVIDIA H200, driver 580.159.04 (CUDA 13.0)".
 std::string GpuText(const AcceleratorInfo& gpu);
 

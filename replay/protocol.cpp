@@ -118,9 +118,14 @@ std::string ReplyToJson(const Reply& reply) {
   if (!reply.flags.empty()) json["flags"] = reply.flags;
   if (!reply.notes.empty()) json["notes"] = reply.notes;
   if (!reply.clocks.empty()) json["clocks"] = ClocksToJson(reply.clocks);
-  for (const NamedCeiling& one : reply.ceilings) {
-    json["ceilings"].push_back(
-        {{"name", one.name}, {"value", one.value}, {"unit", one.unit}, {"how", one.how}});
+  for (const Ceiling& one : reply.ceilings) {
+    json["ceilings"].push_back({{"name", one.name},
+                                {"value", one.value},
+                                {"unit", one.unit},
+                                {"how", one.how},
+                                {"n", one.n},
+                                {"low", one.low},
+                                {"high", one.high}});
   }
   if (reply.device) json["device"] = DeviceToJson(*reply.device);
   // A backend's message may hold any bytes; the protocol stays valid UTF-8.
@@ -154,7 +159,8 @@ Reply ReplyFromJson(const std::string& line) {
     reply.notes = json.value("notes", std::vector<std::string>{});
     reply.clocks = ClocksFromJson(json.value("clocks", nlohmann::json::array()));
     for (const auto& one : json.value("ceilings", nlohmann::json::array())) {
-      reply.ceilings.push_back({one.at("name"), one.at("value"), one.at("unit"), one.at("how")});
+      reply.ceilings.push_back({one.at("name"), one.at("value"), one.at("unit"), one.at("how"),
+                                one.value("n", 0), one.value("low", 0.0), one.value("high", 0.0)});
     }
     if (json.contains("device")) reply.device = DeviceFromJson(json.at("device"));
     return reply;

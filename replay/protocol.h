@@ -44,7 +44,7 @@ struct Reply {
   std::vector<std::string> flags;         // time: what the result must say of the backend
   std::vector<std::string> notes;         // time: how the backend computed, see cuda/notes.h
   std::vector<ClockReading> clocks;       // time, on a device: before, between and after the series
-  std::vector<NamedCeiling> ceilings;     // ceilings
+  std::vector<Ceiling> ceilings;          // ceilings
   std::optional<AcceleratorInfo> device;  // device
 };
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda/ceilings.h"
 #include "ops/family.h"
 
 namespace assay {
@@ -148,19 +149,12 @@ struct RunInfo {
 };
 
 // Measured limits of one machine, in units per second.
-// A measured limit that no floor uses, or not yet: "l2_read" 7.5e12 "B/s".
-struct NamedCeiling {
-  std::string name;
-  double value = 0;
-  std::string unit, how;
-};
-
 struct Ceilings {
   std::string device_id, device, measured;  // measured: ISO 8601
   double copy_bytes = 0, read_bytes = 0, write_bytes = 0;
   double bf16_flops = 0, f32_flops = 0;
   double launch_ns = 0;
-  std::vector<NamedCeiling> more = {};  // devices: caches, barriers, latencies
+  std::vector<Ceiling> more = {};  // devices: all that was measured, by name
 };
 
 // The ceilings of a run's machine: its CPU and, where one is used, its GPU.

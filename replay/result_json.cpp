@@ -394,9 +394,14 @@ Json CeilingsJson(const Ceilings& ceilings) {
   json["bf16_flops"] = ceilings.bf16_flops;
   json["f32_flops"] = ceilings.f32_flops;
   json["launch_ns"] = ceilings.launch_ns;
-  for (const NamedCeiling& one : ceilings.more) {
-    json["more"].push_back(
-        {{"name", one.name}, {"value", one.value}, {"unit", one.unit}, {"how", one.how}});
+  for (const Ceiling& one : ceilings.more) {
+    json["more"].push_back({{"name", one.name},
+                            {"value", one.value},
+                            {"unit", one.unit},
+                            {"how", one.how},
+                            {"n", one.n},
+                            {"low", one.low},
+                            {"high", one.high}});
   }
   return json;
 }
@@ -425,11 +430,14 @@ Ceilings CeilingsFrom(const Json& line) {
     Read(json, "f32_flops", ceilings.f32_flops);
     Read(json, "launch_ns", ceilings.launch_ns);
     for (const Json& one : json.value("more", Json::array())) {
-      NamedCeiling& named = ceilings.more.emplace_back();
+      Ceiling& named = ceilings.more.emplace_back();
       Read(one, "name", named.name);
       Read(one, "value", named.value);
       Read(one, "unit", named.unit);
       Read(one, "how", named.how);
+      Read(one, "n", named.n);
+      Read(one, "low", named.low);
+      Read(one, "high", named.high);
     }
   });
 }

@@ -12,7 +12,7 @@ namespace assay {
 struct TimingTrial {
   std::string name;                // "spin 10 us, cold"
   std::string mode;                // the series' mode, e.g. "cold_graph"; "" when nothing was timed
-  double known_ns = 0;  // what must come out; 0 = only a range is known
+  double known_ns = 0;             // what must come out; 0 = only a range is known
   double median_ns = 0;            // what came out
   double low_ns = 0, high_ns = 0;  // what is accepted
   std::string answer;              // a refusal's words, else ""

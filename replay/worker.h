@@ -24,7 +24,7 @@ std::unique_ptr<Accelerator> OpenLocalAccelerator(std::string& why_not);
 struct DeviceHooks {
   AcceleratorOpener open = OpenLocalAccelerator;
   // Limits of the device of this process by name; empty = this worker cannot measure them.
-  std::function<std::vector<NamedCeiling>()> measure_ceilings = nullptr;
+  std::function<std::vector<Ceiling>()> measure_ceilings = nullptr;
 };
 
 // Serves requests on `fd` until the runner closes it. `plugin_backends`: what the greeting tells of
