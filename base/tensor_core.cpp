@@ -187,12 +187,6 @@ ASSAY_VECTOR_CLONES float DotBF16(const std::uint16_t* a, const std::uint16_t* b
   return c;
 }
 
-bool IsBF16Rule(const TensorCoreRule& rule) {
-  return rule.a == kBF16Rule.a && rule.b == kBF16Rule.b && rule.block == kBF16Rule.block &&
-         rule.grid_bits == kBF16Rule.grid_bits &&
-         rule.significant_bits == kBF16Rule.significant_bits;
-}
-
 constexpr std::array kInstructions = {
     MatrixInstruction{"mma.m16n8k16.bf16.bf16", Operand::kBF16, Operand::kBF16, false},
     MatrixInstruction{"mma.m16n8k16.f16.f16", Operand::kF16, Operand::kF16, false},
@@ -301,7 +295,7 @@ float TensorCoreDot(const TensorCoreRule& rule, const void* a, const void* b, st
   const auto* row_b = static_cast<const unsigned char*>(b);
   const int bytes_a = FormatOf(rule.a).bytes, bytes_b = FormatOf(rule.b).bytes;
   std::int64_t at = 0;
-  if (IsBF16Rule(rule)) {
+  if (rule == kBF16Rule) {
     at = k / kLanes * kLanes;
     c = DotBF16(static_cast<const std::uint16_t*>(a), static_cast<const std::uint16_t*>(b),
                 k / kLanes, c);

@@ -44,6 +44,8 @@ struct TensorCoreRule {
   // first the elements 0 and 1 of every four, then 2 and 3, starting from zero, and adds the
   // accumulator with an ordinary fp32 addition.
   bool emulated = false;
+
+  bool operator==(const TensorCoreRule&) const = default;
 };
 
 TensorCoreRule RuleOf(const MatrixInstruction& instruction);
