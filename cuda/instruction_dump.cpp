@@ -300,6 +300,13 @@ const std::byte* InstructionRecord::row_b(int row) const {
   return b.data() + static_cast<std::ptrdiff_t>(row) * steps * MatrixInstruction::kBytes;
 }
 
+std::uint32_t ModelledBits(const InstructionRecord& record, int row, int column) {
+  const auto at = static_cast<std::size_t>(row * MatrixInstruction::n + column);
+  return std::bit_cast<std::uint32_t>(TensorCoreDot(
+      RuleOf(record.info()), record.row_a(row), record.row_b(column),
+      std::int64_t{record.steps} * record.info().k(), std::bit_cast<float>(record.c[at])));
+}
+
 std::span<const std::string_view> OperandKinds() { return kKinds; }
 
 InstructionRecord MakeOperands(const MatrixInstruction& instruction, std::string_view operands,

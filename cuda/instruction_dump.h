@@ -28,6 +28,9 @@ struct InstructionRecord {
   const std::byte* row_b(int row) const;
 };
 
+// The bits that the CPU model gives for one output element.
+std::uint32_t ModelledBits(const InstructionRecord& record, int row, int column);
+
 // "normal", "wide", "cancel", ..., "nan", "bits"; instruction_dump.cpp says what each is after.
 std::span<const std::string_view> OperandKinds();
 

@@ -35,10 +35,7 @@ void ForEachOutput(const InstructionRecord& record,
 }
 
 std::uint32_t Modelled(const Output& output) {
-  const InstructionRecord& record = output.record;
-  return std::bit_cast<std::uint32_t>(
-      TensorCoreDot(RuleOf(record.info()), record.row_a(output.row), record.row_b(output.column),
-                    std::int64_t{record.steps} * record.info().k(), output.c()));
+  return ModelledBits(output.record, output.row, output.column);
 }
 
 std::uint32_t Mistaken(const Output& output, Mistake mistake) {

@@ -1,7 +1,6 @@
 // Fresh random operands on the device of this machine against the CPU model, bit for bit.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <random>
 
 #include "cuda/instruction_dump.h"
@@ -30,10 +29,7 @@ class OnDevice : public testing::Test {
     for (int row = 0; row < info.m(); ++row) {
       for (int column = 0; column < MatrixInstruction::n; ++column) {
         const auto at = static_cast<std::size_t>(row * MatrixInstruction::n + column);
-        const float d = TensorCoreDot(RuleOf(info), record.row_a(row), record.row_b(column),
-                                      std::int64_t{record.steps} * info.k(),
-                                      std::bit_cast<float>(record.c[at]));
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(d), record.d[at])
+        ASSERT_EQ(ModelledBits(record, row, column), record.d[at])
             << info.name << ", " << record.operands << ", seed " << seed << " [" << row << ","
             << column << "]";
       }
