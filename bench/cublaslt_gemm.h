@@ -21,7 +21,7 @@ class CublasLtGemm {
   int Plan(const dense_gemm_bf16_nt::Args& shape);
   // Enqueues candidate `index` for operands of the planned shape.
   void Run(const dense_gemm_bf16_nt::Args& args, int index, Stream stream);
-  // "tile 35, stages 4, cluster 2x1, split-K 1" in the library's own numbers.
+  // "algo 66 tile 24 stages 35 cluster 0 split-K 1 swizzle 0" in the library's own numbers.
   std::string Describe(int index) const;
 
  private:

@@ -18,8 +18,8 @@ static_assert(std::is_same_v<Stream, cudaStream_t>);
 constexpr int kCapability = 90;  // the only architecture that this build has code for
 constexpr int kThreads = 256;
 
-// Grid-stride over 16-byte words; `sink` is written only if the sum has a value that random data
-// cannot reasonably have, so that the reads stay.
+// Grid-stride over 16-byte words; `sink` is written only if the sum has one value out of
+// 2^32, so that the reads stay.
 __global__ void ReadKernel(const uint4* data, std::size_t words, unsigned* sink) {
   unsigned sum = 0;
   for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < words;
@@ -251,7 +251,7 @@ class CudaAccelerator : public Accelerator {
     return bytes;
   }
   unsigned Blocks() const { return static_cast<unsigned>(8 * info_.multiprocessors); }
-  // The buffer that flushes read or write, filled once with data that does not compress.
+  // The buffer that flushes read or write, written once so that no read is of undefined memory.
   void PrepareFlush() {
     if (flush_ != nullptr) return;
     const std::size_t bytes = 2 * static_cast<std::size_t>(info_.l2_bytes);

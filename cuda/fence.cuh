@@ -16,9 +16,8 @@ __device__ inline void FenceProxyAsyncGlobal() {
   ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
 }
 
-// bar.sync: waits until `threads` threads (a multiple of 32) have come to barrier `id`. Barrier 0
-// is
-// __syncthreads.
+// bar.sync: waits until `threads` threads (a multiple of 32) have come to barrier `id`.
+// Barrier 0 is __syncthreads.
 __device__ inline void BarSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }
