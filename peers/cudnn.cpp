@@ -85,6 +85,11 @@ class JoinedKeys {
   void *k_ = nullptr, *v_ = nullptr;
 };
 
+DeviceCall PrepareDense(const Cudnn& cudnn, const Problem& problem, const Bundle& inputs,
+                        Bundle& outputs) {
+  return cudnn.Prepare(dense::Bind(problem, inputs, outputs));
+}
+
 DeviceCall PreparePrefixForm(const Cudnn& cudnn, const prefix::Args& args) {
   const auto joined = std::make_shared<JoinedKeys>(args);
   dense::Args call = dense::Args::Contiguous(args.b, args.nq, args.np + args.nq, args.h, args.d);
@@ -111,41 +116,42 @@ DeviceCall PrepareImage(const Cudnn& cudnn, const Problem& problem, const Bundle
   return cudnn.Prepare(call);
 }
 
-}  // namespace
+DeviceCall PreparePrefix(const Cudnn& cudnn, const Problem& problem, const Bundle& inputs,
+                         Bundle& outputs) {
+  if (!prefix::IsPrefixForm(problem)) return PrepareImage(cudnn, problem, inputs, outputs);
+  return PreparePrefixForm(cudnn, prefix::Bind(problem, inputs, outputs));
+}
 
-Backend CudnnDenseAttention(const std::vector<std::string>& paths) {
+// A backend that takes what `refusal` finds no reason against, where the library is usable.
+Backend CudnnBackend(const std::vector<std::string>& paths, const char* summary,
+                     std::string (*refusal)(const Problem&, const Bundle&),
+                     DeviceCall (*prepare)(const Cudnn&, const Problem&, const Bundle&, Bundle&)) {
   const OpenedLate<Cudnn> cudnn(paths);
   Backend backend;
   backend.name = "cudnn";
-  backend.summary = "cuDNN graph: one attention operation, the heuristic's first engine";
+  backend.summary = summary;
   backend.device = "cuda";
-  backend.supports = [cudnn](const Problem& problem, const Bundle& inputs) {
-    const std::string refusal = DenseRefusal(problem, inputs);
-    return refusal.empty() ? cudnn()->why_not() : refusal;
+  backend.supports = [cudnn, refusal](const Problem& problem, const Bundle& inputs) {
+    const std::string reason = refusal(problem, inputs);
+    return reason.empty() ? cudnn()->why_not() : reason;
   };
-  backend.prepare = [cudnn](const Problem& problem, const Bundle&, const Bundle& inputs,
-                            Bundle& outputs) {
-    return cudnn()->Prepare(dense::Bind(problem, inputs, outputs));
+  backend.prepare = [cudnn, prepare](const Problem& problem, const Bundle&, const Bundle& inputs,
+                                     Bundle& outputs) {
+    return prepare(*cudnn(), problem, inputs, outputs);
   };
   return backend;
 }
 
+}  // namespace
+
+Backend CudnnDenseAttention(const std::vector<std::string>& paths) {
+  return CudnnBackend(paths, "cuDNN graph: one attention operation, the heuristic's first engine",
+                      DenseRefusal, PrepareDense);
+}
+
 Backend CudnnPrefixCachedAttention(const std::vector<std::string>& paths) {
-  const OpenedLate<Cudnn> cudnn(paths);
-  Backend backend;
-  backend.name = "cudnn";
-  backend.summary = "cuDNN graph after copying prefix and suffix into one K and one V";
-  backend.device = "cuda";
-  backend.supports = [cudnn](const Problem& problem, const Bundle& inputs) {
-    const std::string refusal = PrefixRefusal(problem, inputs);
-    return refusal.empty() ? cudnn()->why_not() : refusal;
-  };
-  backend.prepare = [cudnn](const Problem& problem, const Bundle&, const Bundle& inputs,
-                            Bundle& outputs) {
-    if (!prefix::IsPrefixForm(problem)) return PrepareImage(*cudnn(), problem, inputs, outputs);
-    return PreparePrefixForm(*cudnn(), prefix::Bind(problem, inputs, outputs));
-  };
-  return backend;
+  return CudnnBackend(paths, "cuDNN graph after copying prefix and suffix into one K and one V",
+                      PrefixRefusal, PreparePrefix);
 }
 
 }  // namespace assay::peers
