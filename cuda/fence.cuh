@@ -11,11 +11,6 @@ __device__ inline void FenceProxyAsyncShared() {
   ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared);
 }
 
-// The same for global memory that TMA reads or has written.
-__device__ inline void FenceProxyAsyncGlobal() {
-  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
-}
-
 // bar.sync: waits until `threads` threads (a multiple of 32) have come to barrier `id`.
 // Barrier 0 is __syncthreads.
 __device__ inline void BarSync(int id, int threads) {
