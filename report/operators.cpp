@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -16,6 +15,7 @@ namespace assay {
 namespace {
 
 constexpr const char* kOwn = "cuda";
+constexpr const char* kCpu = "cpu";
 
 // A timed case in one number, with its distance from the floor.
 struct Timed {
@@ -43,12 +43,12 @@ double MedianOf(const std::map<std::string, Timed>& workloads,
 // Geometric mean; 0 when some workload has no floor.
 double XFloorOf(const std::map<std::string, Timed>& workloads,
                 const std::vector<std::string>& which) {
-  double logs = 0;
+  std::vector<double> factors;
   for (const std::string& uuid : which) {
     if (workloads.at(uuid).x_floor <= 0) return 0;
-    logs += std::log(workloads.at(uuid).x_floor);
+    factors.push_back(workloads.at(uuid).x_floor);
   }
-  return std::exp(logs / static_cast<double>(which.size()));
+  return GeometricMean(factors);
 }
 
 std::string TimeCell(const std::map<std::string, Timed>& workloads,
@@ -85,8 +85,7 @@ std::string FastestCell(const Results& results) {
 std::string OwnCell(const Results& results) {
   const auto own = results.backends.find(kOwn);
   if (own == results.backends.end() || results.backends.size() < 2) return "-";
-  double logs = 0, worst = 0;
-  std::int64_t count = 0;
+  std::vector<double> ratios;
   for (const auto& [uuid, timed] : own->second) {
     double best = 0;
     for (const auto& [backend, workloads] : results.backends) {
@@ -94,15 +93,11 @@ std::string OwnCell(const Results& results) {
       if (backend == kOwn || other == workloads.end()) continue;
       best = best == 0 ? other->second.median_ns : std::min(best, other->second.median_ns);
     }
-    if (best == 0) continue;
-    const double ratio = best / timed.median_ns;
-    worst = count == 0 ? ratio : std::min(worst, ratio);
-    logs += std::log(ratio);
-    ++count;
+    if (best > 0) ratios.push_back(best / timed.median_ns);
   }
-  if (count == 0) return "-";
-  return fmt::format("{:.2f}x (worst {:.2f}x, n = {})", std::exp(logs / static_cast<double>(count)),
-                     worst, count);
+  if (ratios.empty()) return "-";
+  return fmt::format("{:.2f}x (worst {:.2f}x, n = {})", GeometricMean(ratios),
+                     *std::min_element(ratios.begin(), ratios.end()), ratios.size());
 }
 
 Row& RowOf(std::vector<Row>& rows, const CaseResult& result) {
@@ -131,7 +126,8 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
     const Analysis analysis = Analyse(run);
     for (const CaseView& view : analysis.cases) {
       const bool on_cpu = view.result->device == "cpu";
-      if (on_cpu && !run.run.accelerator.empty()) continue;  // a companion of the GPU's backends
+      // Companions of the GPU's backends, or plugins beside `cpu`: no cell shows them.
+      if (on_cpu && (!run.run.accelerator.empty() || view.result->backend != kCpu)) continue;
       Row& row = RowOf(mine, *view.result);
       Add(view, on_cpu ? row.cpu : row.gpu);
     }
@@ -151,7 +147,7 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
       "| definition | captured workloads passed | CPU: median, of floor | GPU: fastest, median, of "
       "floor | own kernel over best peer |\n|---|---:|---:|---:|---:|\n";
   for (const Row& row : rows) {
-    const auto cpu = row.cpu.backends.find("cpu");
+    const auto cpu = row.cpu.backends.find(kCpu);
     out += fmt::format("| [{}](ops/{}/) | {} of {} | {} | {} | {} |\n",
                        MarkdownEscape(row.definition), row.family, row.cpu.passed, row.cpu.cases,
                        cpu != row.cpu.backends.end() ? TimeCell(cpu->second, Shared(row.cpu)) : "-",

@@ -1,4 +1,5 @@
-// JSON and Markdown of a run: stable keys, deterministic text, nothing lost, nothing unescaped.
+// JSON and Markdown of a run, the table of operators: stable keys, deterministic text, nothing
+// lost, nothing unescaped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,6 +102,29 @@ TEST(MarkdownReport, NoMarkupFromData) {
   EXPECT_THAT(text, Not(HasSubstr("<script>")));
   EXPECT_THAT(text, Not(HasSubstr("\n#")));
   EXPECT_THAT(text, HasSubstr("\\|&lt;b>\\*x\\*\\\\n\\# \\`y\\` \\[z\\](http"));
+}
+
+// Plugins beside `cpu` count no workload twice; CPU backends of a run with a GPU are companions.
+TEST(OperatorTable, CpuOfOneRunAndGpuOfAnother) {
+  RunReport cpu, gpu;
+  gpu.run.accelerator = "a GPU";
+  for (const char* uuid : {"w1", "w2"}) {
+    const auto add = [&](RunReport& to, const char* backend, const char* device, double us) {
+      CaseResult result = FakeCase(uuid, "gemm_n1", {{"M", 1}}, backend, us * 1e3, 50e3);
+      result.device = device;
+      to.cases.push_back(std::move(result));
+    };
+    add(cpu, "cpu", "cpu", 100);
+    add(cpu, "plugin:mine", "cpu", 60);
+    add(gpu, "cpu", "cpu", 70);
+    add(gpu, "cuda", "cuda", 100);
+    add(gpu, "cublaslt", "cuda", 80);
+  }
+  EXPECT_THAT(
+      OperatorTable({cpu, gpu}),
+      ::testing::ContainsRegex(
+          "ops/gemm/\\) \\| 2 of 2 \\| (99|100)[.0-9]* us, [45][0-9.]* % \\| "
+          "`cublaslt` (79|80)[.0-9]* us, 6[0-9.]* % \\| 0\\.80x \\(worst 0\\.[78][0-9]x, n = 2"));
 }
 
 TEST(MarkdownReport, NoCases) { EXPECT_THAT(MarkdownReport(RunReport{}), StartsWith("No cases.")); }
