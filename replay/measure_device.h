@@ -19,7 +19,7 @@ namespace assay {
 // A short operator becomes the series "cold_graph" / "warm_graph": n calls in one graph, and what
 // the same graph costs without the calls (or with half of them) is subtracted. A long one becomes
 // "cold_event" / "warm_event": two events around one recorded call, which adds the cost of starting
-// a graph, some 3.5 us.
+// a graph, some 3.3 us.
 class DeviceTimer {
  public:
   // From this length on, events around one call are within 0.6 % of the call.
