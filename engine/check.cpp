@@ -1,7 +1,6 @@
 #include "engine/check.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -193,24 +192,25 @@ void Checker::CheckUnroll() {
       const StepOutput single =
           runner_.Run(ProgramKind::kTrunk, 1, {{fork, 1, request.start + r, {}}},
                       {step.tokens[static_cast<std::size_t>(row)]});
-      const float* logits = step.workspace->row<float>(Buf::kLogits, row);
-      // In a one-row program of the same shape the step's own outputs are overwritten by
-      // themselves.
-      const bool same =
-          step.program->rows() == 1 ||
-          std::memcmp(single.logits(0).data(), logits, single.logits(0).size_bytes()) == 0;
-      if (!same) {
+      const auto differ = [&](const char* what, std::span<const std::byte> wanted,
+                              const void* verified) {
+        if (std::memcmp(wanted.data(), verified, wanted.size()) == 0) return;
         findings_.problems.push_back("request " + std::to_string(i) + ", row " + std::to_string(r) +
-                                     ": logits of the " + std::to_string(step.rows_per_request()) +
+                                     ": " + what + " of the " +
+                                     std::to_string(step.rows_per_request()) +
                                      "-row step differ from single rows");
-      }
+      };
+      differ("logits", std::as_bytes(single.logits(0)),
+             step.workspace->row<float>(Buf::kLogits, row));
+      differ("hidden states", std::as_bytes(single.hidden(0)),
+             step.workspace->row<bf16>(Buf::kHidden, row));
       state.Commit(fork, 1);
     }
     state.Free(fork);
   }
-  const std::string changed = FirstDifference(seen, WriteSet(step, step.program->rows() > 1));
-  if (step.program->rows() > 1 && !changed.empty())
-    findings_.problems.push_back("unrolling changed " + changed);
+  // Of one row alone this is the comparison itself: the single row ran in the step's own workspace.
+  const std::string changed = FirstDifference(seen, WriteSet(step, true));
+  if (!changed.empty()) findings_.problems.push_back("unrolling changed " + changed);
 }
 
 // ---- fp64 ----

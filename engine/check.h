@@ -54,7 +54,7 @@ class Checker {
 };
 
 // Bounds of kReference: relative L2 of the residual streams after a layer and of the logits, with
-// bf16 activations against fp64 (measured on tiny: docs/engine.md).
+// bf16 activations against fp64 (docs/engine.md).
 inline constexpr double kStreamBound = 0.03, kLogitBound = 0.06;
 // A chosen score may lie below the reference's border by this share of the spread of scores, or by
 // four standard deviations of what rounding the index to e4m3 does to both.

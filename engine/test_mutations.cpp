@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/check.h"
@@ -215,6 +216,45 @@ TEST(Mutations, ShadowNamesTheTask) {
   EXPECT_NE(dirty.findings().problems[0].find("first in task \"L0 mix_in row 0\""),
             std::string::npos)
       << dirty.findings().problems[0];
+}
+
+// ---- check 3b: verify rows again, one by one ----
+
+std::vector<std::string> UnrollProblems(const Change& change, int rows) {
+  const auto changed = Changed(change);
+  State state(TinyModel().config, {.slots = 2, .rows_per_request = 4, .tokens = 64});
+  Runner runner(TinyModel(), state, *changed);
+  Checker checker(runner, *changed);
+  runner.Run(ProgramKind::kTrunk, rows, {{state.Create(), rows, 0, {}}},
+             std::vector<std::int32_t>(static_cast<std::size_t>(rows), 5));
+  checker.Check(CheckMode::kUnroll, *changed);
+  return checker.findings().problems;
+}
+
+// A hidden state whose last bit depends on the rows of the step; the logits are read before.
+void HiddenByRows(Bodies& bodies) {
+  After(bodies, Op::kHead, [](const Step& step, const Task& task) {
+    if (step.program->rows() == 1 || task.n1 < step.config().vocab) return;
+    step.workspace->row<bf16>(Buf::kHidden, 0)->bits ^= 1;
+  });
+}
+
+// Memory that was not cleared: other bits the first time.
+void FirstUseDiffers(Bodies& bodies) {
+  After(bodies, Op::kEnd,
+        [used = std::make_shared<bool>(false)](const Step& step, const Task& task) {
+          if (!std::exchange(*used, true))
+            step.workspace->row<bf16>(Buf::kHidden, task.row)->bits ^= 1;
+        });
+}
+
+TEST(Mutations, UnrolledRows) {
+  for (const int rows : {1, 4}) {
+    EXPECT_EQ(UnrollProblems([](Bodies&) {}, rows), std::vector<std::string>());
+    EXPECT_FALSE(UnrollProblems(FirstUseDiffers, rows).empty()) << rows;
+  }
+  EXPECT_FALSE(UnrollProblems(SplitKByRows, 4).empty());
+  EXPECT_FALSE(UnrollProblems(HiddenByRows, 4).empty());
 }
 
 // ---- check 4: state after commit ----
