@@ -78,8 +78,6 @@ class Shards {
   std::set<std::string> read_;
 };
 
-std::int64_t Blocks(std::int64_t size) { return (size + 127) / 128; }
-
 // The first element that is NaN or infinite, or -1.
 template <class IsBad>
 std::int64_t FirstBad(std::int64_t count, const IsBad& is_bad) {
@@ -119,7 +117,7 @@ class Loader {
     } else if (weight->dtype == DType::kE4M3) {
       LoadFP8(base, spec, *weight, w);
     } else if (weight->dtype == DType::kU8) {
-      LoadFP4(base, spec, *weight, packed != nullptr, w);
+      LoadFP4(base, *weight, packed != nullptr, w);
     } else {
       Complain(*weight, "is of a type that no weight format has");
     }
@@ -158,20 +156,24 @@ class Loader {
     if (scale == nullptr) scale = shards_.Read(base + ".weight_scale");
     if (scale == nullptr) return report_.missing.push_back(base + ".weight_scale_inv");
     if (!Expect(weight, spec.shape)) return;
-    if (!Expect(*scale, {Blocks(w.n), Blocks(w.k)}) || !ExpectType(*scale, DType::kF32)) return;
+    if (!Expect(*scale, {FP8Blocks(w.n), FP8Blocks(w.k)}) || !ExpectType(*scale, DType::kF32))
+      return;
     w.data = shards_.Memory(weight, 1);
     w.scales = shards_.Memory(*scale, alignof(float));
     CheckFinite(weight);
     CheckFinite(*scale);
   }
 
-  void LoadFP4(const std::string& base, const TensorSpec& spec, const Tensor& weight, bool packed,
-               Matrix& w) {
-    if (w.k % 32 != 0 || !Expect(weight, {spec.shape[0], spec.shape[1] / 2})) return;
+  void LoadFP4(const std::string& base, const Tensor& weight, bool packed, Matrix& w) {
+    if (w.k % kMXFP4Group != 0) {
+      return Complain(weight, "has FP4 codes, and its " + std::to_string(w.k) +
+                                  " columns are no multiple of " + std::to_string(kMXFP4Group));
+    }
+    if (!Expect(weight, {w.n, w.k / 2})) return;
     const Tensor* scale = shards_.Read(base + ".weight_scale");
     if (scale == nullptr) return report_.missing.push_back(base + ".weight_scale");
     w.format = scale->dtype == DType::kE4M3 ? WeightFormat::kNVFP4 : WeightFormat::kMXFP4;
-    const std::int64_t group = w.format == WeightFormat::kNVFP4 ? 16 : 32;
+    const std::int64_t group = w.format == WeightFormat::kNVFP4 ? kNVFP4Group : kMXFP4Group;
     if (!Expect(*scale, {w.n, w.k / group})) return;
     if (w.format == WeightFormat::kMXFP4 && scale->dtype != DType::kU8 &&
         scale->dtype != DType::kUE8M0) {

@@ -80,36 +80,46 @@ ModelConfig PresetConfig(std::string_view name) {
            "\" is none of tiny, small, S16, S20, S32, glm-5.3-flash");
 }
 
-void ValidateConfig(const ModelConfig& c) {
-  struct Size {
-    const char* name;
-    std::int64_t value, multiple;
-  };
+std::span<const SizeField> SizeFields() {
   // 16 = the K of one matrix instruction; 32 = the lanes of the fixed reduction trees; 64 = a slice
   // of the hidden size in an mHC task.
-  const Size sizes[] = {{"hidden_size", c.hidden, 64},
-                        {"vocab_size", c.vocab, 1},
-                        {"max_position_embeddings", c.max_positions, 1},
-                        {"num_hidden_layers", c.trunk_layers(), 1},
-                        {"linear_attn_config.num_heads", c.kda_heads, 1},
-                        {"linear_attn_config.head_dim", c.kda_dim, 32},
-                        {"num_attention_heads", c.heads, 1},
-                        {"q_lora_rank", c.q_lora, 16},
-                        {"kv_lora_rank", c.kv_lora, 16},
-                        {"qk_nope_head_dim", c.nope, 16},
-                        {"v_head_dim", c.v_dim, 16},
-                        {"index_n_heads", c.index_heads, 1},
-                        {"index_head_dim", c.index_dim, 32},
-                        {"index_topk", c.index_topk, kPoolTokens},
-                        {"intermediate_size", c.dense_inter, 16},
-                        {"n_routed_experts", c.experts, 1},
-                        {"num_experts_per_tok", c.experts_per_token, 1},
-                        {"moe_intermediate_size", c.expert_inter, 16}};
-  for (const Size& size : sizes) {
-    if (size.value <= 0 || size.value % size.multiple != 0) {
-      BadInput("model " + c.name + ": " + size.name + " is " + std::to_string(size.value) +
-               ", wanted a positive multiple of " + std::to_string(size.multiple));
+  static constexpr SizeField kFields[] = {
+      {&ModelConfig::hidden, "hidden_size", 64},
+      {&ModelConfig::vocab, "vocab_size", 1},
+      {&ModelConfig::max_positions, "max_position_embeddings", 1},
+      {&ModelConfig::kda_heads, "linear_attn_config.num_heads", 1},
+      {&ModelConfig::kda_dim, "linear_attn_config.head_dim", 32},
+      {&ModelConfig::heads, "num_attention_heads", 1},
+      {&ModelConfig::q_lora, "q_lora_rank", 16},
+      {&ModelConfig::kv_lora, "kv_lora_rank", 16},
+      {&ModelConfig::nope, "qk_nope_head_dim", 16},
+      {&ModelConfig::v_dim, "v_head_dim", 16},
+      {&ModelConfig::index_heads, "index_n_heads", 1},
+      {&ModelConfig::index_dim, "index_head_dim", 32},
+      {&ModelConfig::index_topk, "index_topk", kPoolTokens},
+      {&ModelConfig::dense_inter, "intermediate_size", 16},
+      {&ModelConfig::experts, "n_routed_experts", 1},
+      {&ModelConfig::experts_per_token, "num_experts_per_tok", 1},
+      {&ModelConfig::expert_inter, "moe_intermediate_size", 16}};
+  return kFields;
+}
+
+void ValidateConfig(const ModelConfig& c) {
+  for (const SizeField& field : SizeFields()) {
+    const std::int64_t size = c.*field.size;
+    if (size <= 0 || size % field.multiple != 0) {
+      BadInput("model " + c.name + ": " + field.key + " is " + std::to_string(size) +
+               ", wanted a positive multiple of " + std::to_string(field.multiple));
     }
+  }
+  if (c.layers.empty()) BadInput("model " + c.name + ": num_hidden_layers is 0");
+  if (c.dense_layers < 0 || c.dense_layers > c.trunk_layers()) {
+    BadInput("model " + c.name + ": first_k_dense_replace is " + std::to_string(c.dense_layers) +
+             ", wanted 0 to " + std::to_string(c.trunk_layers()));
+  }
+  if (c.sinkhorn_rounds < 1) {
+    BadInput("model " + c.name + ": hc_sinkhorn_iters is " + std::to_string(c.sinkhorn_rounds) +
+             ", wanted at least 1");
   }
   if ((c.index_dim & (c.index_dim - 1)) != 0) {
     BadInput("model " + c.name + ": index_head_dim is " + std::to_string(c.index_dim) +

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,14 @@ struct ModelConfig {
 // "tiny" (CPU tests), "small" (one GPU), "S16", "S20", "S32" (layers 0..n-1 of the real model) or
 // "glm-5.3-flash". Throws kInput naming what exists.
 ModelConfig PresetConfig(std::string_view name);
+
+// A size that is a positive multiple of something, and its key in config.json.
+struct SizeField {
+  std::int64_t ModelConfig::*size;
+  const char* key;  // "a.b" names member b of member a
+  std::int64_t multiple;
+};
+std::span<const SizeField> SizeFields();
 
 // Throws kInput with one sentence for sizes that the engine cannot run: zero or odd sizes, vector
 // lengths that are no multiple of 16 (one matrix instruction), more experts per token than experts.

@@ -160,9 +160,7 @@ ModelConfig ReadConfig(std::string_view text, const std::string& where) {
   CheckFixedParts(reader);
   ModelConfig c;
   c.name = where;
-  c.hidden = reader.Integer("hidden_size");
-  c.vocab = reader.Integer("vocab_size");
-  c.max_positions = reader.Integer("max_position_embeddings");
+  for (const SizeField& field : SizeFields()) c.*field.size = reader.Integer(field.key);
   const std::int64_t layers = reader.Integer("num_hidden_layers");
   if (layers < 1 || layers > 4096) reader.Refuse("num_hidden_layers", "1 to 4096 are possible");
   c.layers = ReadLayers(reader, layers);
@@ -172,29 +170,17 @@ ModelConfig ReadConfig(std::string_view text, const std::string& where) {
   if (mtp != 0 && mtp != 1) reader.Refuse("num_nextn_predict_layers", "0 or 1 are possible");
   c.mtp = mtp == 1;
   c.rms_eps = reader.Number("rms_norm_eps");
-  c.kda_heads = reader.Integer("linear_attn_config.num_heads");
-  c.kda_dim = reader.Integer("linear_attn_config.head_dim");
   c.gate = GateKind::kBounded;  // the bound names the gate; without it there is no telling
   c.gate_lower_bound = reader.Number("linear_attn_config.gate_lower_bound");
-  c.heads = reader.Integer("num_attention_heads");
-  c.q_lora = reader.Integer("q_lora_rank");
-  c.kv_lora = reader.Integer("kv_lora_rank");
-  c.nope = reader.Integer("qk_nope_head_dim");
-  c.v_dim = reader.Integer("v_head_dim");
-  c.index_heads = reader.Integer("index_n_heads");
-  c.index_dim = reader.Integer("index_head_dim");
-  c.index_topk = reader.Integer("index_topk");
   if (const Json* share = reader.Find("index_share_for_mtp_iteration")) {
     if (!share->is_boolean())
       reader.Refuse("index_share_for_mtp_iteration", "wanted true or false");
     c.share_mtp_index = share->get<bool>();
   }
-  c.sinkhorn_rounds = static_cast<int>(reader.Integer("hc_sinkhorn_iters"));
+  const std::int64_t rounds = reader.Integer("hc_sinkhorn_iters");
+  if (rounds < 1 || rounds > 1000) reader.Refuse("hc_sinkhorn_iters", "1 to 1000 are possible");
+  c.sinkhorn_rounds = static_cast<int>(rounds);
   c.hc_eps = reader.Number("hc_eps");
-  c.dense_inter = reader.Integer("intermediate_size");
-  c.experts = reader.Integer("n_routed_experts");
-  c.experts_per_token = reader.Integer("num_experts_per_tok");
-  c.expert_inter = reader.Integer("moe_intermediate_size");
   c.routed_scale = reader.Number("routed_scaling_factor");
   c.swiglu_limit = reader.Number("swiglu_limit");
   ValidateConfig(c);

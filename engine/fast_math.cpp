@@ -1,5 +1,5 @@
 // Matrix products in ordinary fp32: 32 partial sums per output, multiply-adds, added pairwise at
-// the end. A weight row is widened once for all rows of a step.
+// the end. A weight row comes from memory once for all rows of a step, and is decoded once.
 #include <algorithm>
 #include <vector>
 
@@ -83,14 +83,12 @@ class FastMath : public MatrixMath {
   static void BlockScaled(const Matrix& w, std::int64_t i, std::vector<bf16>& decoded,
                           const bf16* x, std::int64_t x_stride, std::int64_t rows,
                           std::vector<float>& dots) {
-    constexpr std::int64_t kScaleBlock = 128;
     DecodeRow(w, i, 0, w.k, decoded.data());
     std::fill(dots.begin(), dots.end(), 0.0f);
     std::vector<float> part(dots.size());
-    for (std::int64_t k = 0; k < w.k; k += kScaleBlock) {
-      DotRows(decoded.data() + k, x + k, x_stride, rows, std::min(kScaleBlock, w.k - k),
-              part.data());
-      const float scale = BlockScale(w, i, k / kScaleBlock);
+    for (std::int64_t k = 0; k < w.k; k += kFP8Block) {
+      DotRows(decoded.data() + k, x + k, x_stride, rows, std::min(kFP8Block, w.k - k), part.data());
+      const float scale = BlockScale(w, i, k / kFP8Block);
       for (std::size_t r = 0; r < dots.size(); ++r)
         dots[r] = __builtin_fmaf(part[r], scale, dots[r]);
     }

@@ -7,10 +7,6 @@
 namespace assay::engine {
 namespace {
 
-constexpr std::int64_t kFP8Block = 128, kMXFP4Group = 32, kNVFP4Group = 16;
-
-std::int64_t Blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
-
 unsigned Code(const Matrix& w, std::int64_t i, std::int64_t k) {
   const auto byte = std::to_integer<unsigned>(w.data.get()[(i * w.k + k) / 2]);
   return k % 2 == 0 ? byte & 15u : byte >> 4;  // low nibble = even k
@@ -43,7 +39,7 @@ std::int64_t Matrix::bytes() const {
     case WeightFormat::kBF16:
       return 2 * n * k;
     case WeightFormat::kFP8:
-      return n * k + 4 * Blocks(n, kFP8Block) * Blocks(k, kFP8Block);
+      return n * k + 4 * FP8Blocks(n) * FP8Blocks(k);
     case WeightFormat::kMXFP4:
       return n * k / 2 + n * k / kMXFP4Group;
     case WeightFormat::kNVFP4:
@@ -68,7 +64,7 @@ void DecodeRow(const Matrix& w, std::int64_t i, std::int64_t k0, std::int64_t k1
 }
 
 float BlockScale(const Matrix& w, std::int64_t i, std::int64_t block) {
-  const std::int64_t index = i / kFP8Block * Blocks(w.k, kFP8Block) + block;
+  const std::int64_t index = i / kFP8Block * FP8Blocks(w.k) + block;
   float scale = 0;
   std::memcpy(&scale, w.scales.get() + index * 4, sizeof scale);
   return scale;

@@ -22,6 +22,8 @@ enum class WeightFormat : std::uint8_t {
   kNVFP4,  // e2m1, one e4m3 scale per 16 along k, and one fp32 scale
 };
 const char* WeightFormatName(WeightFormat format);
+inline constexpr std::int64_t kFP8Block = 128, kMXFP4Group = 32, kNVFP4Group = 16;
+constexpr std::int64_t FP8Blocks(std::int64_t size) { return (size + kFP8Block - 1) / kFP8Block; }
 
 // W [n, k], row-major, as the checkpoint holds it. Memory is shared with its owner (a mapped file
 // or a generated block), so that copies of a Matrix are cheap.

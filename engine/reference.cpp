@@ -12,7 +12,6 @@ double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double Silu(double x) { return x * Sigmoid(x); }
 
 Vec LinearRows(const Matrix& w, std::int64_t n0, std::int64_t n1, const Vec& x) {
-  constexpr std::int64_t kBlock = 128;
   Vec y(static_cast<std::size_t>(n1 - n0));
   std::vector<bf16> row(static_cast<std::size_t>(w.k));
   for (std::int64_t i = n0; i < n1; ++i) {
@@ -20,7 +19,7 @@ Vec LinearRows(const Matrix& w, std::int64_t n0, std::int64_t n1, const Vec& x) 
     double sum = 0;
     for (std::int64_t k = 0; k < w.k; ++k) {
       double value = ToFloat(row[static_cast<std::size_t>(k)]);
-      if (w.format == WeightFormat::kFP8) value *= BlockScale(w, i, k / kBlock);
+      if (w.format == WeightFormat::kFP8) value *= BlockScale(w, i, k / kFP8Block);
       sum += value * x[static_cast<std::size_t>(k)];
     }
     if (w.format == WeightFormat::kNVFP4) sum *= w.scale;

@@ -155,16 +155,16 @@ class Generator {
 
   // Payload e4m3(g / 64), whose standard deviation is 2.309375; a scale per 128 x 128 block.
   void FillFP8(const TensorSpec& spec, Matrix& target) const {
-    const std::int64_t k = target.k, blocks_n = (target.n + 127) / 128, blocks_k = (k + 127) / 128;
+    const std::int64_t k = target.k, blocks = FP8Blocks(target.n) * FP8Blocks(k);
     const auto payload = AllocateBytes(target.n * k);
     ParallelRanges(target.n * k, kFillGrain, 0, [&](std::int64_t begin, std::int64_t end) {
       ForBellSums(Seed(spec), spec.tensor_id, begin, end, [&](std::int64_t i, int g) {
         payload.get()[i] = static_cast<std::byte>(ToE4M3(g / 64.0).bits);
       });
     });
-    const auto scales = Allocate<float>(blocks_n * blocks_k);
+    const auto scales = Allocate<float>(blocks);
     const float unit = static_cast<float>(spec.sigma / 2.309375);
-    for (std::int64_t i = 0; i < blocks_n * blocks_k; ++i) {
+    for (std::int64_t i = 0; i < blocks; ++i) {
       const float byte = static_cast<float>(ScaleWord(spec, i) & 255);
       scales.get()[i] = unit * (0.75f + byte / 512);
     }
@@ -174,7 +174,7 @@ class Generator {
 
   // Codes e2m1(g / 100), standard deviation 1.478; a power-of-two scale per 32.
   void FillMXFP4(const TensorSpec& spec, Matrix& target) const {
-    const std::int64_t k = target.k, groups = target.n * k / 32;
+    const std::int64_t k = target.k, groups = target.n * k / kMXFP4Group;
     const auto payload = AllocateBytes(target.n * k / 2);
     ParallelRanges(target.n * k, kFillGrain, 0, [&](std::int64_t begin, std::int64_t end) {
       ForBellSums(Seed(spec), spec.tensor_id, begin, end, [&](std::int64_t i, int g) {

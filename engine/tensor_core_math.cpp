@@ -44,13 +44,12 @@ class TensorCoreMath : public MatrixMath {
 
  private:
   static float ScaledDot(const Matrix& w, std::int64_t i, const bf16* row, const bf16* x) {
-    constexpr std::int64_t kScaleBlock = 128;
     if (w.format == WeightFormat::kNVFP4) return Chain(row, x, w.k) * w.scale;
     if (w.format != WeightFormat::kFP8) return Chain(row, x, w.k);
     float sum = 0;
-    for (std::int64_t k = 0; k < w.k; k += kScaleBlock) {
-      const float part = Chain(row + k, x + k, std::min(kScaleBlock, w.k - k));
-      sum = __builtin_fmaf(part, BlockScale(w, i, k / kScaleBlock), sum);
+    for (std::int64_t k = 0; k < w.k; k += kFP8Block) {
+      const float part = Chain(row + k, x + k, std::min(kFP8Block, w.k - k));
+      sum = __builtin_fmaf(part, BlockScale(w, i, k / kFP8Block), sum);
     }
     return sum;
   }

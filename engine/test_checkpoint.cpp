@@ -210,6 +210,13 @@ TEST(Checkpoint, ComplaintsNameTheTensor) {
   bad.tensors["lm_head.weight"].data = bad.memory["lm_head.weight"].data();
   EXPECT_THAT(Refusal(bad),
               HasSubstr("lm_head.weight bfloat16[257,128] holds NaN or infinity at element 1000"));
+  // 48 columns: a legal size, but no whole groups of FP4 scales.
+  ModelConfig narrow = PresetConfig("tiny");
+  narrow.expert_inter = 48;
+  bad = MakeCheckpoint(MakeSyntheticModel(narrow, {.seed = 3}));
+  const std::string down = "model.language_model.layers.2.mlp.experts.1.down_proj.weight";
+  bad.Add(down, DType::kU8, {128, 24}, std::vector<char>(128 * 24).data(), 128 * 24);
+  EXPECT_THAT(Refusal(bad), HasSubstr(down + " uint8[128,24] has FP4 codes, and its 48 columns"));
   bad = MakeCheckpoint(Tiny(WeightFormat::kFP8));
   bad.tensors.erase("model.language_model.layers.0.mlp.up_proj.weight_scale_inv");
   EXPECT_THAT(
@@ -246,6 +253,12 @@ TEST(Checkpoint, ConfigValuesTheEngineRefuses) {
               HasSubstr("a layer of both lists"));
   EXPECT_THAT(refusal([](json& c) { c["linear_attn_config"].erase("gate_lower_bound"); }),
               HasSubstr("gate_lower_bound is missing"));
+  EXPECT_THAT(refusal([](json& c) { c["first_k_dense_replace"] = -1; }),
+              HasSubstr("first_k_dense_replace is -1, wanted 0 to 5"));
+  EXPECT_THAT(refusal([](json& c) { c["first_k_dense_replace"] = 6; }),
+              HasSubstr("first_k_dense_replace is 6, wanted 0 to 5"));
+  EXPECT_THAT(refusal([](json& c) { c["hc_sinkhorn_iters"] = 0; }),
+              HasSubstr("1 to 1000 are possible"));
   EXPECT_THAT(refusal([](json& c) { c["scoring_func"] = "softmax"; }),
               HasSubstr("this engine knows sigmoid"));
   EXPECT_THAT(refusal([](json& c) {
