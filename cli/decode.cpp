@@ -144,7 +144,8 @@ Checking ParseCheck(const std::string& text) {
   if (mode == "unroll") checking.mode = CheckMode::kUnroll;
   if (mode == "ref") checking.mode = CheckMode::kReference;
   std::istringstream number(colon == std::string::npos ? "1" : text.substr(colon + 1));
-  if (checking.mode == CheckMode::kNone || !(number >> checking.every) || checking.every < 1) {
+  if (checking.mode == CheckMode::kNone || !(number >> checking.every) || !number.eof() ||
+      checking.every < 1) {
     BadInput("--check " + text + ": shadow:N, unroll:N and ref:N exist (every N-th step)");
   }
   return checking;
@@ -159,7 +160,7 @@ std::unique_ptr<Executor> MakeExecutor(const std::string& name, int threads) {
   BadInput("--executor " + name + ": cpu, cpu-bit and cpu-ref64 exist");
 }
 
-// Everything that a run consists of, in the order in which it is taken down.
+// Everything that a run consists of; members refer to those before them.
 struct Run {
   Model model;
   State state;
