@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -197,12 +196,9 @@ class CpuExecutor : public Executor {
     CheckStep(step);
     Schedule schedule(step, options_);
     std::vector<StepStats> stats(static_cast<std::size_t>(options_.threads));
-    std::vector<std::thread> helpers;
-    for (std::size_t i = 1; i < stats.size(); ++i) {
-      helpers.emplace_back([&, i] { Work(step, schedule, stats[i]); });
-    }
-    Work(step, schedule, stats[0]);
-    for (std::thread& helper : helpers) helper.join();
+    ParallelFor(options_.threads, options_.threads, [&](std::int64_t worker) {
+      Work(step, schedule, stats[static_cast<std::size_t>(worker)]);
+    });
     schedule.RethrowError();
     StepStats sum;
     for (const StepStats& part : stats) sum.Add(part);
