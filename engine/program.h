@@ -14,7 +14,7 @@
 
 namespace assay::engine {
 
-// What a task computes. Bodies: engine/bodies.h.
+// What a task computes. Bodies: engine/step.h.
 enum class Op : std::uint8_t {
   // trunk residual streams
   kMix,    // (row, slice): output of the previous site into the streams, partial mixes of the next
@@ -73,7 +73,7 @@ enum class Buf : std::uint8_t {
   kChunkSums,     // fp32 [rows, chunks * heads * kv_lora]
   kActivated,     // bf16 [rows, dense inter or shared inter]
   kRouterLogits,  // fp32 [rows, experts]
-  kRoutes,        // i32 [1, ...]: see RouteTable in engine/bodies.h
+  kRoutes,        // i32 [1, ...]: see RouteTable in engine/step.h
   kRouteWeights,  // fp32 [rows, top-k]: 2.5 p_e by ascending expert
   kExpertAct,     // bf16 [slots * rows, inter]: slot of the compact list, then row
   kExpertOut,     // bf16 [slots * rows, hidden]
@@ -208,7 +208,7 @@ std::string ProgramText(const Program& program, int layers = 2);
 std::string ProgramJson(const Program& program);
 // The stages of one KDA and one DSA layer as a picture (SVG), drawn from the tasks.
 std::string ProgramSvg(const Program& program);
-// 64-bit name of everything above; enters results.
+// 64-bit name of the tasks with their regions and counters; texts of a program begin with it.
 std::uint64_t ProgramHash(const Program& program);
 
 }  // namespace assay::engine

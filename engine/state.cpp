@@ -301,9 +301,7 @@ float* State::Base(int half, std::int64_t kda, int slot) {
 }
 
 const float* State::KdaBase(std::int64_t kda, int slot, std::int64_t head) const {
-  const std::int64_t half = request(slot).half;
-  return base_.data() +
-         ((half * model_.kda_layers() + kda) * options_.slots + slot) * state_floats_ +
+  return const_cast<State*>(this)->Base(request(slot).half, kda, slot) +
          head * model_.kda_dim * model_.kda_dim;
 }
 

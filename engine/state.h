@@ -80,9 +80,9 @@ class State {
   // A fresh request of length 0. Throws kInput when all slots are taken.
   int Create();
   void Free(int slot);
-  // A copy of a request's committed state that shares its full pages; with `rows` > 0, as if that
-  // many rows of the step that ran last had been accepted. Throws kInput without free slot or
-  // pages.
+  // A copy of a request's committed state that shares its pages (copied on the first write); with
+  // `rows` > 0, as if that many rows of the step that ran last had been accepted. Throws kInput
+  // without a free slot.
   int Fork(int slot, int rows = 0);
   bool live(int slot) const { return requests_[static_cast<std::size_t>(slot)].live; }
   std::int64_t length(int slot) const { return requests_[static_cast<std::size_t>(slot)].length; }

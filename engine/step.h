@@ -109,7 +109,7 @@ using Body = std::function<void(const Step&, const Task&)>;
 using Bodies = std::vector<Body>;
 Bodies EngineBodies();
 
-// One body per op, in the files that bodies_*.cpp name.
+// One body per op, in bodies_*.cpp.
 void Mix(const Step&, const Task&);
 void MixIn(const Step&, const Task&);
 void End(const Step&, const Task&);

@@ -9,13 +9,12 @@ namespace {
 // Adds the fields that follow from layer and slot, and hands the tensor on.
 class Table {
  public:
-  Table(const ModelConfig& config, const TensorVisitor& visit) : c_(config), visit_(visit) {}
+  explicit Table(const TensorVisitor& visit) : visit_(visit) {}
 
   void EnterLayer(std::int64_t layer) {
     layer_ = layer;
     prefix_ = "model.language_model.layers." + std::to_string(layer) + ".";
   }
-  void EnterGlobals() { layer_ = -1, prefix_.clear(); }
 
   void Linear(const std::string& name, int slot, std::int64_t n, std::int64_t k, double sigma,
               Matrix& target, bool may_be_quantised = true, std::int64_t expert = -1) {
@@ -48,7 +47,6 @@ class Table {
     return spec;
   }
 
-  const ModelConfig& c_;
   const TensorVisitor& visit_;
   std::int64_t layer_ = -1;
   std::string prefix_;
@@ -175,7 +173,7 @@ void VisitLayer(const ModelConfig& c, Table& table, std::int64_t layer, double h
 void VisitTensors(const ModelConfig& c, Model& model, const TensorVisitor& visit) {
   const double h = 1 / std::sqrt(static_cast<double>(c.hidden));
   const double kap = std::sqrt(24.0 / static_cast<double>(c.trunk_layers()));
-  Table table(c, visit);
+  Table table(visit);
   table.Linear("model.language_model.embed_tokens.weight", Slot::kEmbed, c.vocab, c.hidden, 1,
                model.embed, false);
   table.Vector("model.language_model.norm.weight", Slot::kNorm, {c.hidden}, kNormSigma, 1,
