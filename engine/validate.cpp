@@ -1,6 +1,7 @@
 // Proves that a step program is legal, from its regions and counters.
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -193,26 +194,33 @@ class Validator {
   // of the program; and what is read must have been written (workspace buffers only: state has a
   // past).
   void CheckAccesses(const std::vector<std::size_t>& order) {
-    const std::vector<TaskSet> before = Predecessors(order);
+    const std::vector<TaskSet> finished = FinishedAt(order);
     std::vector<std::vector<Access>> by_buffer(static_cast<std::size_t>(Buf::kCount));
     for (std::size_t t = 0; t < p_.tasks.size() && !full(); ++t) {
       for (const Region& region : p_.tasks[t].reads) {
-        CheckAccess({t, false, &region}, before[t],
+        CheckAccess({t, false, &region}, finished,
                     by_buffer[static_cast<std::size_t>(region.buffer)]);
       }
       for (const Region& region : p_.tasks[t].writes) {
-        CheckAccess({t, true, &region}, before[t],
+        CheckAccess({t, true, &region}, finished,
                     by_buffer[static_cast<std::size_t>(region.buffer)]);
       }
     }
   }
 
-  void CheckAccess(const Access& access, const TaskSet& before, std::vector<Access>& earlier) {
+  void CheckAccess(const Access& access, const std::vector<TaskSet>& finished,
+                   std::vector<Access>& earlier) {
+    const std::vector<Wait>& waits = p_.tasks[access.task].waits;
+    const auto ordered = [&](std::size_t other) {
+      return std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+        return finished[static_cast<std::size_t>(wait.counter)].Has(other);
+      });
+    };
     bool written = access.write || p_.buffer(access.region->buffer).state;
     for (const Access& other : earlier) {
       if (other.task == access.task || !other.region->Overlaps(*access.region)) continue;
       written = written || other.write;
-      if ((access.write || other.write) && !before.Has(other.task)) {
+      if ((access.write || other.write) && !ordered(other.task)) {
         ReportRace(access.task, access.write, other);
       }
     }
@@ -224,7 +232,7 @@ class Validator {
     // be compared with all earlier ones.
     std::erase_if(earlier, [&](const Access& other) {
       return (access.write || !other.write) && Covers(*access.region, *other.region) &&
-             (other.task == access.task || before.Has(other.task));
+             (other.task == access.task || ordered(other.task));
     });
     earlier.push_back(access);
   }
@@ -235,21 +243,22 @@ class Validator {
            (earlier.write ? ", which writes it" : ", which reads it"));
   }
 
-  // For each task all tasks that have finished before it can start.
-  std::vector<TaskSet> Predecessors(const std::vector<std::size_t>& order) const {
-    std::vector<TaskSet> before(p_.tasks.size(), TaskSet(p_.tasks.size()));
-    std::vector<TaskSet> at_counter(p_.counters.size(), TaskSet(p_.tasks.size()));
+  // For each counter all tasks that have finished when a wait for it ends. (A set for each task
+  // would take gigabytes for a large model.)
+  std::vector<TaskSet> FinishedAt(const std::vector<std::size_t>& order) const {
+    std::vector<TaskSet> finished(p_.counters.size(), TaskSet(p_.tasks.size()));
+    std::vector<std::set<int>> united(p_.counters.size());  // a stage waits for few counters
     for (const std::size_t t : order) {
-      for (const Wait& wait : p_.tasks[t].waits) {
-        before[t].Unite(at_counter[static_cast<std::size_t>(wait.counter)]);
-      }
-      TaskSet after = before[t];
-      after.Insert(t);
-      for (const int counter : p_.tasks[t].signals) {
-        at_counter[static_cast<std::size_t>(counter)].Unite(after);
+      for (const int signal : p_.tasks[t].signals) {
+        const auto s = static_cast<std::size_t>(signal);
+        finished[s].Insert(t);
+        for (const Wait& wait : p_.tasks[t].waits) {  // whose own set is complete in this order
+          if (!united[s].insert(wait.counter).second) continue;
+          finished[s].Unite(finished[static_cast<std::size_t>(wait.counter)]);
+        }
       }
     }
-    return before;
+    return finished;
   }
 
   const Program& p_;
