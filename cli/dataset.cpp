@@ -133,6 +133,9 @@ int Import(const DatasetFlags& flags) {
 
 // The workloads to export: of the base dataset, or of a suite.
 Loaded Source(const DatasetFlags& flags) {
+  if (!flags.out.base.empty() && !flags.suite.empty()) {
+    BadInput("the workloads come from --from or from --suite, not from both");
+  }
   if (!flags.out.base.empty()) return Load(flags.out.base);
   Loaded loaded;
   loaded.suite = LoadSuite(SuitePath(flags.suite), loaded.registry);
@@ -181,33 +184,32 @@ void AddDatasetCommand(CLI::App& app, int& exit_code) {
   check->add_flag("--no-blobs", flags->no_blobs, "Leave tensor files closed");
   check->callback([flags, &exit_code] { exit_code = Check(*flags); });
 
-  CLI::App* import = command->add_subcommand("import", "Workloads to a suite, traces to a ledger");
-  import->add_option("folder", flags->folder, "Dataset")->required();
-  import->add_option("--suite", flags->suite, "Suite file to write");
-  import->add_option("--ledger", flags->ledger, "Ledger that gets the traces as a run");
-  import->callback([flags, &exit_code] { exit_code = Import(*flags);
-});
+  CLI::App* from = command->add_subcommand("import", "Workloads to a suite, traces to a ledger");
+  from->add_option("folder", flags->folder, "Dataset")->required();
+  from->add_option("--suite", flags->suite, "Suite file to write");
+  from->add_option("--ledger", flags->ledger, "Ledger that gets the traces as a run");
+  from->callback([flags, &exit_code] { exit_code = Import(*flags); });
 
-CLI::App* to = command->add_subcommand("export", "Workloads and a run to a new folder");
-to->add_option("folder", flags->out.out, "Folder to write; must be new or empty")->required();
-to->add_option("--from", flags->out.base, "Dataset to start from, copied byte for byte");
-to->add_option("--suite", flags->suite, "Workloads of a suite instead");
-to->add_option("--run", flags->run, "Run to add as traces: id, unique prefix or 'last'");
-to->add_option("--ledger", flags->ledger, "Ledger of the run");
-to->add_flag("--write-inputs", flags->out.write_inputs, "Store generated inputs in blob/");
-to->add_flag("--unverified", flags->out.unverified,
-             "Also suspicious and unaudited cases, as PASSED");
-to->callback([flags] {
-  if (flags->ledger.empty()) flags->ledger = DefaultLedger();
-  Export(*flags);
-});
+  CLI::App* to = command->add_subcommand("export", "Workloads and a run to a new folder");
+  to->add_option("folder", flags->out.out, "Folder to write; must be new or empty")->required();
+  to->add_option("--from", flags->out.base, "Dataset to start from, copied byte for byte");
+  to->add_option("--suite", flags->suite, "Workloads of a suite instead");
+  to->add_option("--run", flags->run, "Run to add as traces: id, unique prefix or 'last'");
+  to->add_option("--ledger", flags->ledger, "Ledger of the run");
+  to->add_flag("--write-inputs", flags->out.write_inputs, "Store generated inputs in blob/");
+  to->add_flag("--unverified", flags->out.unverified,
+               "Also suspicious and unaudited cases, as PASSED");
+  to->callback([flags] {
+    if (flags->ledger.empty()) flags->ledger = DefaultLedger();
+    Export(*flags);
+  });
 
-command->footer(
-    "Examples:\n"
-    "  assay dataset check ./flashinfer-trace\n"
-    "  assay run --dataset ./flashinfer-trace --backend cpu\n"
-    "  assay dataset export ./mine --from ./flashinfer-trace --run last\n"
-    "  assay dataset export ./smoke --suite smoke --write-inputs");
-}  // namespace assay::cli
+  command->footer(
+      "Examples:\n"
+      "  assay dataset check ./flashinfer-trace\n"
+      "  assay run --dataset ./flashinfer-trace --backend cpu\n"
+      "  assay dataset export ./mine --from ./flashinfer-trace --run last\n"
+      "  assay dataset export ./smoke --suite smoke --write-inputs");
+}
 
 }  // namespace assay::cli

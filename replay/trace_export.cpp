@@ -275,6 +275,10 @@ class Exporter {
 
   void CopyBase() {
     if (how_.base.empty()) return;
+    if (how_.write_inputs) {
+      BadInput("the records of '" + how_.base +
+               "' are copied as they are: inputs cannot be written");
+    }
     counts_.copied = folder_.CopyFrom(how_.base);
     std::vector<TraceProblem> ignored;
     for (const auto& one : LoadTraceDefinitions(how_.base, ignored)) have_.insert(one.name);
@@ -289,7 +293,7 @@ class Exporter {
       if (how_.write_inputs) StoreInputs(workload, inputs);
       inputs = Sorted(inputs);
       lines_[workload.uuid] = line;
-      if (!how_.base.empty() && workload.dataset == how_.base && !how_.write_inputs) continue;
+      if (!how_.base.empty() && workload.dataset == how_.base) continue;
       WriteDefinition(workload.definition);
       text_of_file[FileOf("workloads", workload.definition)] += Dump(line) + "\n";
       ++counts_.workloads;

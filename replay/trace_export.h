@@ -25,7 +25,8 @@ struct TraceExportCounts {
 };
 
 // Definitions and workloads of the suite that `base` does not have, and the cases of one run.
-// Throws kInput when `out` is not empty or cannot be written; kDevice when the disk is full.
+// Throws kInput when `out` is not empty or cannot be written, or when inputs should be written
+// beside a base; kDevice when the disk is full.
 TraceExportCounts ExportTraces(const TraceExport& how, const Registry& registry, const Suite& suite,
                                const RunInfo& run, const std::vector<CaseResult>& cases);
 

@@ -260,6 +260,10 @@ TEST_F(Dataset, AForeignFolderComesBackByteForByte) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(Snapshot(Path("ds")), Snapshot(Path("copy")));
   EXPECT_EQ(Run({"dataset", "export", "copy", "--from", "ds"}).exit_code, 2);  // not empty any more
+  EXPECT_THAT(Run({"dataset", "export", "two", "--from", "ds", "--write-inputs"}).err,
+              HasSubstr("inputs cannot be written"));
+  EXPECT_THAT(Run({"dataset", "export", "three", "--from", "ds", "--suite", "smoke"}).err,
+              HasSubstr("not from both"));
 }
 
 TEST_F(Dataset, ARunBecomesTracesOfTheDataset) {
