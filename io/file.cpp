@@ -45,6 +45,18 @@ void WriteAll(int fd, const std::string& path, std::string_view content) {
   }
 }
 
+// A device or a pipe keeps its place: a rename would put a file there.
+bool IsSpecial(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+void WriteInPlace(const std::string& path, std::span<const std::string_view> parts) {
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.get() < 0) FailWrite(path, errno);
+  for (const std::string_view part : parts) WriteAll(file.get(), path, part);
+}
+
 }  // namespace
 
 std::string ReadFile(const std::string& path) {
@@ -75,6 +87,7 @@ void WriteFile(const std::string& path, std::string_view content) {
 }
 
 void WriteFile(const std::string& path, std::span<const std::string_view> parts) {
+  if (IsSpecial(path)) return WriteInPlace(path, parts);
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   try {
     const Descriptor file(

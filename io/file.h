@@ -10,8 +10,8 @@ namespace assay {
 // Throws kInput when the file is missing, a folder or unreadable.
 std::string ReadFile(const std::string& path);
 
-// Replaces the file in one step (temporary file beside it, then rename), so that a reader never
-// sees half of it. Throws kInput when the folder cannot be written, kDevice when the disk is full.
+// Replaces the file in one step (a temporary beside it, then rename): no reader sees half of it.
+// Devices and pipes are written in place. Throws kInput when it cannot, kDevice on a full disk.
 void WriteFile(const std::string& path, std::string_view content);
 // The same for a content in several parts.
 void WriteFile(const std::string& path, std::span<const std::string_view> parts);

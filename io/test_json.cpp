@@ -1,6 +1,8 @@
 // The JSON parser's extras (columns, duplicate keys, depth, skipped members) and file errors.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -84,6 +86,20 @@ TEST(File, WritesReplaceTheWholeFile) {
   WriteFile(path, std::string(10000, 'a'));
   WriteFile(path, "short");
   EXPECT_EQ(ReadFile(path), "short");
+  std::filesystem::remove(path);
+}
+
+TEST(File, APipeIsWrittenToAndStaysOne) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("assay_pipe_" + std::to_string(::getpid()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  WriteFile(path, "through");
+  char got[16] = {};
+  EXPECT_EQ(::read(reader, got, sizeof got), 7);
+  EXPECT_STREQ(got, "through");
+  EXPECT_TRUE(std::filesystem::is_fifo(path));
+  ::close(reader);
   std::filesystem::remove(path);
 }
 
