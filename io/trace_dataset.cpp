@@ -247,9 +247,7 @@ TraceSolution ParseTraceSolution(std::string_view text) {
 }
 
 std::optional<TraceLine> ParseTraceLine(std::string_view text) {
-  const nlohmann::json checked = ParseJson(text);  // order matters nowhere here
-  if (!checked.is_object()) BadInput("the line is not a JSON object");
-  const Json json = Json::parse(text);
+  const Json json = ParseOrdered(text);
   if (Find(json, "solution") == nullptr && Find(json, "evaluation") == nullptr) return std::nullopt;
   TraceLine line;
   line.definition = TextAt(json, "definition");

@@ -30,6 +30,11 @@ std::string TextAt(const Json& object, const char* key, const std::string& what)
   return member->get<std::string>();
 }
 
+bool Declares(const std::vector<TensorSpec>& specs, const std::string& name) {
+  return std::any_of(specs.begin(), specs.end(),
+                     [&](const TensorSpec& spec) { return spec.name == name; });
+}
+
 void RequireRange(const Tensor& tensor, double value, double lowest, double highest) {
   if (value == std::floor(value) && value >= lowest && value <= highest) return;
   BadInput("scalar '" + tensor.name + "' = " + Json(value).dump() + " is no " +
@@ -130,10 +135,9 @@ class StoredInputsReader {
 
   void ReadInputs(const Json& inputs) {
     for (const auto& [name, unused] : inputs.items()) {
-      const auto& specs = stored_.family_.inputs;
-      const bool declared = std::any_of(specs.begin(), specs.end(),
-                                        [&, &n = name](const auto& s) { return s.name == n; });
-      if (!declared) BadInput("input '" + name + "' is not declared by " + definition_);
+      if (!Declares(stored_.family_.inputs, name)) {
+        BadInput("input '" + name + "' is not declared by " + definition_);
+      }
     }
     for (const TensorSpec& spec : stored_.family_.inputs) {
       const Json* input = Find(inputs, spec.name.c_str());
@@ -152,10 +156,9 @@ class StoredInputsReader {
       return AddOutput(stored_.family_.outputs.front().name, expected);
     }
     for (const auto& [name, reference] : expected.items()) {
-      const auto& specs = stored_.family_.outputs;
-      const bool declared = std::any_of(specs.begin(), specs.end(),
-                                        [&, &n = name](const auto& s) { return s.name == n; });
-      if (!declared) BadInput("expected_output '" + name + "' is no output of " + definition_);
+      if (!Declares(stored_.family_.outputs, name)) {
+        BadInput("expected_output '" + name + "' is no output of " + definition_);
+      }
       AddOutput(name, reference);
     }
   }

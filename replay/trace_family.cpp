@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/random.h"
 #include "io/axis_expression.h"
 #include "replay/protocol.h"
@@ -78,9 +79,9 @@ void Generate(const std::vector<TensorSpec>& specs, std::uint64_t key, Bundle& i
   for (std::size_t number = 0; number < specs.size(); ++number) {
     Tensor* tensor = inputs.find(specs[number].name);
     if (tensor == nullptr) continue;
-    for (std::int64_t i = 0; i < tensor->elements(); ++i) {
-      GenerateElement(*tensor, key, number, i);
-    }
+    ParallelRanges(tensor->elements(), 1 << 16, 0, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) GenerateElement(*tensor, key, number, i);
+    });
   }
 }
 

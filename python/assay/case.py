@@ -54,9 +54,6 @@ class HostSlot:
     def has_unwritten(self):
         return self.outputs.has_unwritten()
 
-    def finish(self):
-        pass
-
 
 class DeviceSlot:
     """A content set of a GPU peer: copies of the shared memory on the device."""

@@ -11,8 +11,7 @@ function budgetSection(section) {
   // Zero (bit equality) has no place on a logarithmic axis: it stands at the left edge.
   const shown = [...groups.values()].flat().filter((b) => b > 0 && isFinite(b));
   const [low, high] = extent([1, ...shown], 1.2), range = [Math.max(low, 1e-6), high];
-  const dots = (budgets) =>
-      budgets.map((b) => Math.min(Math.max(isNaN(b) ? high : b, range[0]), range[1]));
+  const dots = (budgets) => budgets.map((b) => Math.min(Math.max(b, range[0]), range[1]));
   const rows = [...groups].map(([key, budgets]) => {
     const [definition, backend, grade] = JSON.parse(key);
     const most = budgets.reduce((a, b) => Math.max(a, b));
