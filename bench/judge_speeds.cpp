@@ -173,12 +173,14 @@ int Main(int argc, char** argv) {
   }
   std::string folder = (fs::temp_directory_path() / "assay-speeds-XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 4;
-  const std::vector<std::string> plugins = {argv[2], argv[3]};
+  // Absolute: they are used from `folder`.
+  const std::string assay = fs::absolute(argv[1]);
+  const std::vector<std::string> plugins = {fs::absolute(argv[2]), fs::absolute(argv[3])};
   Json json = {{"machine", DescribeRun("judge_speeds", 0).device}};
   json["import_10000_workloads"] = ImportSpeed(folder);
   json["blob_hashing_one_core"] = HashSpeed(folder);
-  json["no_op_case_warm"] = CaseSpeed(argv[1], folder, plugins);
-  json["case_memory"] = CaseMemory(argv[1], folder, plugins);
+  json["no_op_case_warm"] = CaseSpeed(assay, folder, plugins);
+  json["case_memory"] = CaseMemory(assay, folder, plugins);
   json["ledger_10000"] = LedgerSpeed(folder, "-small.sqlite", 10'000);
   json["ledger_1000000"] = LedgerSpeed(folder, "-large.sqlite", 1'000'000);
   fs::remove_all(folder);
