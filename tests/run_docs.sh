@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# tests/run_docs.sh ASSAY BUILD PAGE...: runs the ```sh blocks of documentation pages as a reader would,
-# line by line in one empty folder per page. "# exit N" at a line's end says what it must return.
+# tests/run_docs.sh ASSAY BUILD CEILINGS PAGE...: runs the ```sh blocks of documentation pages as a reader
+# would, line by line in one folder per page. "# exit N" at a line's end says what it must return.
+# CEILINGS is a ledger that `assay device` made. Ledgers that a page names start as copies of it: this
+# machine is measured once, not once a ledger. A page that names none measures for itself.
 set -u
-assay=$1 build=$2
-shift 2
+assay=$1 build=$2 ceilings=$3
+shift 3
 source_dir=$(cd "$(dirname "$0")/.." && pwd)
 failures=0
 for page in "$@"; do
@@ -12,6 +14,9 @@ for page in "$@"; do
   ln -s "$assay" "$folder/bin/assay"
   ln -s "$build" "$folder/build/cpu"
   for name in examples suites results; do ln -s "$source_dir/$name" "$folder/$name"; done
+  for ledger in $(grep -oP -- '--ledger \K[a-z0-9]+\.jsonl' "$source_dir/$page" | sort -u); do
+    cp "$ceilings" "$folder/$ledger" || exit 1
+  done
   export PATH="$folder/bin:$PATH" HOME=$folder NO_COLOR=1
   cd "$folder" || exit 1
   lines=0
