@@ -103,13 +103,15 @@ class Folder {
 
   std::size_t CopyFrom(const std::string& base) {
     const std::vector<std::string> files = TraceFiles(base, "", "");
-    for (const std::string& file : files) {
-      MakeFolder((fs::path(root_) / file).parent_path());
-      std::error_code error;
-      fs::copy_file(fs::path(base) / file, fs::path(root_) / file, error);
-      if (error) throw Error(Fault::kDevice, "cannot copy '" + file + "': " + error.message());
-    }
+    for (const std::string& file : files) Copy(fs::path(base) / file, file);
     return files.size();
+  }
+
+  void Copy(const fs::path& from, const std::string& path) {
+    MakeFolder((fs::path(root_) / path).parent_path());
+    std::error_code error;
+    fs::copy_file(from, fs::path(root_) / path, error);
+    if (error) throw Error(Fault::kDevice, "cannot copy '" + path + "': " + error.message());
   }
 
   static void MakeFolder(const fs::path& path) {
@@ -289,11 +291,13 @@ class Exporter {
     std::map<std::string, std::string> text_of_file;
     for (const Workload& workload : suite_.workloads) {
       Json line = WorkloadJson(registry_, workload);
+      const bool in_base = !how_.base.empty() && workload.dataset == how_.base;
+      if (!workload.dataset.empty() && !in_base) CopyBlobs(workload.dataset, line);
       Json& inputs = line["workload"]["inputs"];
       if (how_.write_inputs) StoreInputs(workload, inputs);
       inputs = Sorted(inputs);
       lines_[workload.uuid] = line;
-      if (!how_.base.empty() && workload.dataset == how_.base) continue;
+      if (in_base) continue;
       WriteDefinition(workload.definition);
       text_of_file[FileOf("workloads", workload.definition)] += Dump(line) + "\n";
       ++counts_.workloads;
@@ -375,6 +379,18 @@ class Exporter {
       if (tensor == nullptr || input.value("type", "") != "random") continue;
       input = tensor->shape.empty() ? ScalarJson(*tensor) : StoreTensor(workload, *tensor);
     }
+  }
+
+  // The files that a record of another dataset refers to, to the same place.
+  void CopyBlobs(const std::string& dataset, const Json& record) {
+    if (!record.is_structured()) return;
+    for (const Json& member : record) CopyBlobs(dataset, member);
+    if (!record.is_object() || !record.contains("tensor_key") || !record.contains("path")) return;
+    const auto path = record.at("path").get<std::string>();
+    const std::string from = TraceBlobPath(dataset, path);
+    if (folder_.Has(path)) return;
+    folder_.Copy(from, path);
+    ++counts_.blobs;
   }
 
   static Json ScalarJson(const Tensor& tensor) {

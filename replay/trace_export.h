@@ -24,9 +24,9 @@ struct TraceExportCounts {
   std::vector<std::string> why;  // one sentence a kind, with its number of cases
 };
 
-// Definitions and workloads of the suite that `base` does not have, and the cases of one run.
-// Throws kInput when `out` is not empty or cannot be written, or when inputs should be written
-// beside a base; kDevice when the disk is full.
+// Definitions and workloads of the suite that `base` does not have, with the tensors that they
+// refer to in other datasets, and the cases of one run. Throws kInput when `out` is not empty or
+// cannot be written, or when inputs should be written beside a base; kDevice when the disk is full.
 TraceExportCounts ExportTraces(const TraceExport& how, const Registry& registry, const Suite& suite,
                                const RunInfo& run, const std::vector<CaseResult>& cases);
 

@@ -21,8 +21,8 @@ function extent(values, pad = 1.15) {
   ];
 }
 
-// One dot per case on a logarithmic axis with a line at 1 (the floor, the limit); the bar is `mean`,
-// which the caller chose.
+// One dot per case on a logarithmic axis with a line at 1 (the floor, the limit); the bar is at
+// `mean`, which the caller chose.
 function floorStrip(factors, mean, [low, high], width = 190, label = 'times the floor') {
   const height = 18,
         x = (v) => 4 + ((log10(v) - log10(low)) / (log10(high) - log10(low))) * (width - 8);
