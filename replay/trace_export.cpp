@@ -381,15 +381,18 @@ class Exporter {
     }
   }
 
-  // The files that a record of another dataset refers to, to the same place.
-  void CopyBlobs(const std::string& dataset, const Json& record) {
+  // The files that a record of another dataset refers to, to the same place. What a run reads must
+  // be there; other evidence of the engine is often not published.
+  void CopyBlobs(const std::string& dataset, const Json& record, bool needed = false) {
     if (!record.is_structured()) return;
-    for (const Json& member : record) CopyBlobs(dataset, member);
+    for (const auto& [key, member] : record.items()) {
+      CopyBlobs(dataset, member, needed || key == "inputs" || key == "expected_output");
+    }
     if (!record.is_object() || !record.contains("tensor_key") || !record.contains("path")) return;
-    const auto path = record.at("path").get<std::string>();
-    const std::string from = TraceBlobPath(dataset, path);
-    if (folder_.Has(path)) return;
-    folder_.Copy(from, path);
+    const Json& path = record.at("path");
+    if (!path.is_string() || folder_.Has(path.get<std::string>())) return;
+    if (!needed && !fs::exists(fs::path(dataset) / path.get<std::string>())) return;
+    folder_.Copy(TraceBlobPath(dataset, path.get<std::string>()), path.get<std::string>());
     ++counts_.blobs;
   }
 

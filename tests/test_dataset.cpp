@@ -317,6 +317,14 @@ TEST_F(Dataset, ExportedWorkloadsImportToTheSameBytes) {
   EXPECT_EQ(Run({"dataset", "import", "one", "--suite", "again.jsonl"}).exit_code, 0);
   EXPECT_EQ(exported("two", "again.jsonl"), first);
   EXPECT_EQ(Run({"dataset", "check", "two"}).exit_code, 0) << Run({"dataset", "check", "two"}).err;
+  // What an engine recorded beside the inputs is often not published; an input must be there.
+  Json line = Json::parse(ReadFile(Path("again.jsonl")));
+  line["engine_block_ids"] = Stored("blob/nowhere.safetensors");
+  exported("three", folder_.Write("evidence.jsonl", line.dump() + "\n"));
+  line["workload"]["inputs"]["q"] = Stored("blob/nowhere.safetensors");
+  const std::string lost = folder_.Write("lost.jsonl", line.dump() + "\n");
+  EXPECT_THAT(Run({"dataset", "export", "four", "--suite", lost}).err,
+              HasSubstr("blob path 'blob/nowhere.safetensors' names no file of the dataset"));
 }
 
 }  // namespace
