@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "replay/fault_cases.h"
 #include "replay/faulty_family.h"
 #include "replay/ledger_test_data.h"
-#include "replay/runner.h"
 
 namespace assay {
 namespace {
@@ -39,26 +39,17 @@ class Folder {
   std::string path_;
 };
 
-Suite Sums(int count) {
-  Suite suite;
+std::vector<Workload> Sums(int count) {
+  std::vector<Workload> workloads;
   for (int i = 0; i < count; ++i) {
-    Workload workload;
-    workload.uuid = "u-" + std::to_string(i);
-    workload.definition = "faulty_sum";
-    workload.axes = {{"N", 100 + i % 7}};
-    suite.workloads.push_back(workload);
+    workloads.push_back(FaultySum(100 + i % 7, "u-" + std::to_string(i)));
   }
-  return suite;
+  return workloads;
 }
 
-std::vector<CaseResult> RunSuite(const Suite& suite, RunOptions options) {
+std::vector<CaseResult> RunSums(int count, RunOptions options) {
   if (options.backends.empty()) options.backends = {"good"};
-  std::vector<CaseResult> results;
-  RunCallbacks callbacks;
-  callbacks.on_result = [&](const CaseResult& result) { results.push_back(result); };
-  const std::atomic<bool> stop{false};
-  RunCases(PlanCases(FaultyRegistry(), suite, options), options, {}, callbacks, stop);
-  return results;
+  return RunSuite(FaultyRegistry(), Sums(count), options);
 }
 
 std::size_t OpenDescriptors() {
@@ -77,7 +68,7 @@ TEST(WorkerFaults, AtEveryStageCostOneCase) {
     for (const char* fault : {"die", "die_after", "half", "hang_up", "nonsense"}) {
       const std::string name = std::string(fault) + " at " + stage;
       options.worker_command = {FAULTY_WORKER, fault, stage, folder / name};
-      const std::vector<CaseResult> results = RunSuite(Sums(2), options);
+      const std::vector<CaseResult> results = RunSums(2, options);
       ASSERT_EQ(results.size(), 2u) << name;
       EXPECT_TRUE(fs::exists(folder / name)) << name;
       EXPECT_EQ(results[0].status, Status::kFailed) << name << ": " << results[0].reason;
@@ -95,7 +86,7 @@ TEST(WorkerFaults, MemoryCannotBeCutOff) {
   RunOptions options;
   options.timing = false;
   options.worker_command = {FAULTY_WORKER, "cut_memory", "slot", folder / "marker"};
-  const std::vector<CaseResult> results = RunSuite(Sums(1), options);
+  const std::vector<CaseResult> results = RunSums(1, options);
   EXPECT_EQ(results.at(0).status, Status::kPassed) << results.at(0).reason;
   EXPECT_TRUE(fs::exists(folder / "marker"));
 }
@@ -105,7 +96,7 @@ TEST(ManyCases, LeaveNothingBehind) {
   options.timing = false;
   options.worker_command = {FAULTY_WORKER};
   const std::size_t before = OpenDescriptors();
-  const std::vector<CaseResult> results = RunSuite(Sums(2000), options);
+  const std::vector<CaseResult> results = RunSums(2000, options);
   ASSERT_EQ(results.size(), 2000u);
   for (const CaseResult& result : results) ASSERT_EQ(result.status, Status::kPassed);
   EXPECT_EQ(OpenDescriptors(), before);
@@ -119,18 +110,18 @@ TEST(Jobs, EveryWorkloadOnceOnItsShareOfTheCores) {
   options.timing = false;
   options.worker_command = {FAULTY_WORKER};
   options.jobs = CPU_COUNT(&allowed) + 1;
-  EXPECT_THROW(RunSuite(Sums(1), options), Error);
+  EXPECT_THROW(RunSums(1, options), Error);
   if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "this process has one core";
   options.jobs = 2;
   options.backends = {"good", "segfault"};
   std::set<std::pair<std::string, std::string>> seen;
-  for (const CaseResult& result : RunSuite(Sums(40), options)) {
+  for (const CaseResult& result : RunSums(40, options)) {
     EXPECT_TRUE(seen.emplace(result.uuid, result.backend).second);
     EXPECT_EQ(result.status, result.backend == "good" ? Status::kPassed : Status::kFailed);
   }
   EXPECT_EQ(seen.size(), 80u);
   options.timing = true;
-  EXPECT_THROW(RunSuite(Sums(1), options), Error);
+  EXPECT_THROW(RunSums(1, options), Error);
 }
 
 // In a child whose files may grow to `limit` bytes: adds cases until it is refused, and exits with
