@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -131,6 +132,33 @@ TEST_F(PythonPeers, BadPlacesGetOneSentence) {
       "lost.py",
       "from assay.peer import Peer\nPEERS = [Peer('x', ('nothing',), lambda *a: None)]\n");
   refused({"--peers", lost}, "'nothing'");
+}
+
+TEST_F(PythonPeers, CallsCapturedInAnEngineAreReplayed) {
+  const std::string suite = folder_.Write("suite.jsonl", Workload("u-1", 1));
+  EXPECT_EQ(Run({"dataset", "export", "ds", "--suite", suite}).exit_code, 0);
+  const std::string engine = "cd " ASSAY_SOURCE_DIR "/python && " PYTHON_PROGRAM
+                             " -m tests.captured_engine " +
+                             folder_.path() + "/captured " + folder_.path() + "/ds/definitions > " +
+                             folder_.path() + "/summary";
+  ASSERT_EQ(std::system(engine.c_str()), 0);
+  EXPECT_EQ(ReadFile(folder_.path() + "/summary"),
+            "tests.captured_engine:decode: 2 of 4 calls kept, 2 shapes\n");
+  const CliResult check = Run({"dataset", "check", "captured"});
+  EXPECT_EQ(check.exit_code, 0) << check.err;
+  EXPECT_THAT(check.out, HasSubstr("2 workloads, 0 solutions, 0 traces; 0 problems"));
+  const CliResult run = Run({"run", "--dataset", "captured", "--backend", "cpu", "--no-timing",
+                             "--json", "--ledger", "run.jsonl"});
+  const Json cases = Json::parse(run.out).at("cases");
+  ASSERT_EQ(cases.size(), 2u) << run.err;
+  for (const Json& one : cases) {
+    EXPECT_EQ(one.at("status"), "passed") << one.dump();
+    EXPECT_EQ(one.at("input_source"), "blob");
+    EXPECT_EQ(one.at("model"), "stand-in");
+    // That engine answers zeros: an error beside a verdict which it does not touch.
+    EXPECT_EQ(one.at("engine_correctness").size(), 2u);
+    EXPECT_GT(one.at("engine_correctness").at(0).at("max_abs"), 0);
+  }
 }
 
 }  // namespace
