@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 // {mean, median?, p90 / p090 / ..., min, max} in any of the spellings of these clients.
-Distribution DistributionOf(const json& entry, double scale) {
+Distribution ScaledDistribution(const json& entry, double scale) {
   Distribution d;
   d.count = NumberAt(entry, "count");
   d.mean = scale * NumberAt(entry, "mean");
@@ -36,7 +36,7 @@ Distribution DistributionOf(const json& entry, double scale) {
 }
 
 void AddDistribution(Run& run, const char* name, const json& entry, double scale) {
-  if (entry.is_object()) run.aggregate.emplace(name, DistributionOf(entry, scale));
+  if (entry.is_object()) run.aggregate.emplace(name, ScaledDistribution(entry, scale));
 }
 
 std::int32_t NewName(Run& run, const std::string& text) {

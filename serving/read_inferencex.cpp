@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-Distribution DistributionOf(const json& entry, double count) {
+Distribution CountedDistribution(const json& entry, double count) {
   Distribution d;
   d.count = count;
   d.mean = NumberAt(entry, "mean");
@@ -101,12 +101,12 @@ void ReadInferenceX(const json& document, const std::string& name, Run& run) {
   for (const char* metric :
        {"ttft", "e2el", "itl", "tpot", "intvty", "e2e_norm_intvty", "full_response_itl"}) {
     const json& entry = Member(latency, metric);
-    if (entry.is_object()) run.aggregate.emplace(metric, DistributionOf(entry, count));
+    if (entry.is_object()) run.aggregate.emplace(metric, CountedDistribution(entry, count));
   }
   const json& tokens = Member(metrics, "tokens");
-  run.aggregate.emplace("isl", DistributionOf(Member(tokens, "input"), count));
-  run.aggregate.emplace("osl", DistributionOf(Member(tokens, "output_actual"), count));
-  run.aggregate.emplace("osl_expected", DistributionOf(Member(tokens, "output_expected"), count));
+  run.aggregate.emplace("isl", CountedDistribution(Member(tokens, "input"), count));
+  run.aggregate.emplace("osl", CountedDistribution(Member(tokens, "output_actual"), count));
+  run.aggregate.emplace("osl_expected", CountedDistribution(Member(tokens, "output_expected"), count));
 
   const json& accounting = Member(document, "request_accounting");
   run.AddNumber("successes", count);
