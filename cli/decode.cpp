@@ -143,10 +143,12 @@ Checking ParseCheck(const std::string& text) {
   if (mode == "shadow") checking.mode = CheckMode::kShadow;
   if (mode == "unroll") checking.mode = CheckMode::kUnroll;
   if (mode == "ref") checking.mode = CheckMode::kReference;
+  if (mode == "products") checking.mode = CheckMode::kProducts;
   std::istringstream number(colon == std::string::npos ? "1" : text.substr(colon + 1));
   if (checking.mode == CheckMode::kNone || !(number >> checking.every) || !number.eof() ||
       checking.every < 1) {
-    BadInput("--check " + text + ": shadow:N, unroll:N and ref:N exist (every N-th step)");
+    BadInput("--check " + text +
+             ": shadow:N, unroll:N, ref:N and products:N exist (every N-th step)");
   }
   return checking;
 }
@@ -319,6 +321,13 @@ Json ToJson(const Run& run, const DecodeFlags& flags, const Summary& summary) {
     json["check"] = {{"steps", findings.checked},       {"problems", findings.problems},
                      {"rows", findings.rows},           {"same_top", findings.same_top},
                      {"near_ties", findings.near_ties}, {"worst_error", findings.worst_error}};
+    if (findings.products.products > 0) {
+      json["check"]["products"] = {{"compared", findings.products.products},
+                                   {"beyond", findings.products.beyond},
+                                   {"worst", findings.products.worst},
+                                   {"worst_task", findings.worst_product},
+                                   {"worst_of_any_operands", findings.products.worst_proven}};
+    }
   }
   return json;
 }
@@ -413,7 +422,7 @@ void AddDecodeCommand(CLI::App& app, int& exit_code) {
   command->add_option("--seed", flags->seed, "Weights, prompts and sampling")
       ->capture_default_str();
   command->add_option("--check", flags->check,
-                      "Run every N-th step again: shadow:N, unroll:N, ref:N");
+                      "Run every N-th step again: shadow:N, unroll:N, ref:N, products:N");
   command->add_option("--capacity", flags->capacity,
                       "Cache tokens of all requests (0 = as needed)");
   command->add_option("--print-program", flags->print_program,

@@ -120,7 +120,6 @@ std::int32_t Target(const AcceptInput& input, std::size_t row) {
       .Draw(PhiloxUniform(input.seed, position, kDrawToken));
 }
 
-// Speculative sampling (Leviathan et al., Chen et al. 2023): emits P exactly.
 std::vector<std::int32_t> AcceptByRejection(const AcceptInput& input) {
   std::vector<std::int32_t> tokens;
   for (std::size_t row = 0; row <= input.drafts.size(); ++row) {
@@ -131,21 +130,25 @@ std::vector<std::int32_t> AcceptByRejection(const AcceptInput& input) {
       tokens.push_back(p.Draw(draw));
       break;
     }
-    const std::int32_t draft = input.drafts[row];
     const bool sampled = !input.draft_distributions.empty();
-    const double q = sampled ? input.draft_distributions[row].probability(draft) : 1;
-    if (PhiloxUniform(input.seed, position, kAcceptDraft) * q < p.probability(draft)) {
-      tokens.push_back(draft);
-      continue;
-    }
-    tokens.push_back(sampled ? p.Minus(input.draft_distributions[row]).Draw(draw)
-                             : p.Without(draft).Draw(draw));
-    break;
+    const RowDecision decision =
+        AcceptOrRedraw(p, sampled ? &input.draft_distributions[row] : nullptr, input.drafts[row],
+                       PhiloxUniform(input.seed, position, kAcceptDraft), draw);
+    tokens.push_back(decision.token);
+    if (!decision.accepted) break;
   }
   return tokens;
 }
 
 }  // namespace
+
+// Speculative sampling (Leviathan et al., Chen et al. 2023): emits P exactly.
+RowDecision AcceptOrRedraw(const Distribution& p, const Distribution* q, std::int32_t draft,
+                           float accept, float draw) {
+  const double drafted = q != nullptr ? q->probability(draft) : 1;
+  if (accept * drafted < p.probability(draft)) return {true, draft};
+  return {false, (q != nullptr ? p.Minus(*q) : p.Without(draft)).Draw(draw)};
+}
 
 std::vector<std::int32_t> Accept(const AcceptInput& input) {
   if (input.rule == AcceptRule::kRejection) return AcceptByRejection(input);

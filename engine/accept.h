@@ -67,6 +67,16 @@ struct AcceptInput {
   std::vector<Distribution> draft_distributions;  // of sampled drafts; empty = point masses
 };
 
+// One row of the rejection rule. `draft` was drawn from Q (null: chosen, a point mass) and is
+// accepted when `accept` Q(draft) < P(draft); otherwise `token` is drawn by `draw` from
+// max(P - Q, 0), normalised. Both numbers are uniform in [0, 1). The token is distributed as P.
+struct RowDecision {
+  bool accepted = false;
+  std::int32_t token = 0;
+};
+RowDecision AcceptOrRedraw(const Distribution& p, const Distribution* q, std::int32_t draft,
+                           float accept, float draw);
+
 // The emitted tokens: accepted drafts, then one more. Never empty.
 std::vector<std::int32_t> Accept(const AcceptInput& input);
 // The same with a given number of accepted drafts, whatever the logits say (speed runs only).

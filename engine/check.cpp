@@ -119,6 +119,12 @@ std::string CheckFindings::Text() const {
          << near_ties << " near ties; worst relative error " << worst_error << ", worst divergence "
          << worst_divergence << " nats; " << loose_selections << " selections within rounding\n";
   }
+  if (products.products > 0) {
+    text << products.products << " matrix products in both arithmetics: worst difference "
+         << products.worst << " of one bf16 ulp and 2^-16 sum |w x| (length " << products.worst_k
+         << ", task \"" << worst_product << "\"), " << products.worst_proven
+         << " of what any operands can give\n";
+  }
   return text.str();
 }
 
@@ -134,6 +140,8 @@ void Checker::Check(CheckMode mode, Executor& checked) {
       return CheckUnroll();
     case CheckMode::kReference:
       return CheckReference(checked);
+    case CheckMode::kProducts:
+      return CheckProducts(checked);
   }
 }
 
@@ -175,6 +183,33 @@ std::string Checker::FirstDifferingTask(const Step& step, Executor& checked) {
     if (!difference.empty()) return "\"" + DescribeTask(*step.program, t) + "\", " + difference;
   }
   return "";
+}
+
+// ---- both arithmetics ----
+
+// Replays the step with the tensor core's results, so that every product gets the operands that it
+// has in `cpu-bit`; other tasks are the same in both executors.
+void Checker::CheckProducts(Executor& checked) {
+  Step step = runner_.last_step();
+  ComparedMath math;
+  step.math = &math;
+  const Bodies bodies = EngineBodies();
+  for (std::size_t t = 0; t < step.program->tasks.size(); ++t) {
+    const double before = math.found().worst;
+    const Task& task = step.program->tasks[t];
+    bodies[static_cast<std::size_t>(task.op)](step, task);
+    if (math.found().worst <= std::max(before, findings_.products.worst)) continue;
+    findings_.worst_product = DescribeTask(*step.program, t);
+  }
+  findings_.products.Add(math.found());
+  if (math.found().beyond > 0) {
+    findings_.problems.push_back(
+        std::to_string(math.found().beyond) +
+        " matrix products differ by more than one ulp of bf16 and 2^-16 of "
+        "their sum of magnitudes; worst in task \"" +
+        findings_.worst_product + "\"");
+  }
+  checked.Run(step);  // what is committed is the checked executor's
 }
 
 // ---- single rows ----
@@ -304,24 +339,40 @@ void Checker::CheckReference(Executor& checked) {
       const int row = i * step.rows_per_request() + r;
       const RowTrace& trace = traces[static_cast<std::size_t>(row)];
       const std::string who = "request " + std::to_string(i) + ", row " + std::to_string(r) + ": ";
-      Vec streams_error;
+      RowTruth values;
       const reference::Row truth =
           TrunkRow(*step.model, step.tokens[static_cast<std::size_t>(row)], state, &trace.choices,
-                   [&](std::int64_t layer, const Vec& streams) {
-                     const Vec& seen = trace.streams[static_cast<std::size_t>(layer)];
-                     streams_error.push_back(
-                         RelativeError(streams, [&](std::size_t at) { return seen[at]; }));
+                   [&](std::int64_t layer, int site, reference::Value what, const Vec& value) {
+                     values[{layer, site, what}] = value;
                    });
-      for (std::size_t layer = 0; layer < streams_error.size(); ++layer) {
-        findings_.worst_error = std::max(findings_.worst_error, streams_error[layer]);
-        if (streams_error[layer] <= kStreamBound) continue;
+      const std::size_t before = findings_.problems.size();
+      for (std::size_t layer = 0; layer < trace.streams.size(); ++layer) {
+        const Vec& seen = trace.streams[layer];
+        const double error =
+            RelativeError(values[{static_cast<std::int64_t>(layer), 1, reference::Value::kStreams}],
+                          [&](std::size_t at) { return seen[at]; });
+        findings_.worst_error = std::max(findings_.worst_error, error);
+        if (error <= kStreamBound) continue;
         findings_.problems.push_back(who + "streams after layer " + std::to_string(layer) +
-                                     " are off by " + std::to_string(streams_error[layer]));
+                                     " are off by " + std::to_string(error));
         break;  // later layers only inherit it
       }
       CompareLogits(step, row, who, truth);
+      CompareTasks(step, checked, row, who, values, findings_.problems.size() > before);
     }
   }
+}
+
+// Where a row has problems, adds the task that they begin with.
+void Checker::CompareTasks(const Step& step, Executor& checked, int row, const std::string& who,
+                           const RowTruth& values, bool has_problems) {
+  const TaskErrors errors = ErrorsOfTasks(step, checked, row, values);
+  findings_.worst_task_error = std::max(findings_.worst_task_error, errors.worst.error);
+  if (!has_problems) return;
+  const TaskError& named = errors.first ? *errors.first : errors.worst;
+  findings_.problems.push_back(who + (errors.first ? "first" : "most") + " wrong in task \"" +
+                               DescribeTask(*step.program, named.task) + "\", off by " +
+                               std::to_string(named.error));
 }
 
 void Checker::CompareLogits(const Step& step, int row, const std::string& who,

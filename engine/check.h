@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/check_tasks.h"
+#include "engine/compare_math.h"
 #include "engine/reference.h"
 #include "engine/runner.h"
 
@@ -16,6 +18,7 @@ enum class CheckMode : std::uint8_t {
   kShadow,     // on a second executor: every byte that the step writes must be equal
   kUnroll,     // a verify step as single-row steps: logits and hidden states must be equal
   kReference,  // in fp64 with the step's own selections: within bounds, selections legal
+  kProducts,   // every matrix product in both arithmetics, on equal operands: within their bound
 };
 
 struct CheckFindings {
@@ -23,10 +26,14 @@ struct CheckFindings {
   std::vector<std::string> problems;  // what differs, where first; empty = clean
   // kReference only:
   double worst_error = 0;               // relative, of a row's streams or logits
+  double worst_task_error = 0;          // likewise of what one task gives a row
   double worst_divergence = 0;          // KL of the token distributions, nats
   std::int64_t rows = 0, same_top = 0;  // rows whose best token is the reference's
   std::int64_t near_ties = 0;           // rows where it is not, but within rounding
   std::int64_t loose_selections = 0;    // chosen pools or experts within eps of the border
+  // kProducts only:
+  ProductComparison products;
+  std::string worst_product;  // the task that had it
   std::string Text() const;
 };
 
@@ -44,7 +51,10 @@ class Checker {
   void CheckShadow(Executor& checked);
   void CheckUnroll();
   void CheckReference(Executor& checked);
+  void CheckProducts(Executor& checked);
   std::string FirstDifferingTask(const Step& step, Executor& checked);
+  void CompareTasks(const Step& step, Executor& checked, int row, const std::string& who,
+                    const RowTruth& values, bool has_problems);
   void CompareLogits(const Step& step, int row, const std::string& who,
                      const reference::Row& truth);
 

@@ -8,6 +8,16 @@
 
 namespace assay::engine::reference {
 
+namespace {
+
+void Show(const Tap& tap, Value what, const Vec& values) {
+  if (tap) tap(what, values);
+}
+
+void Append(const Vec& part, Vec& all) { all.insert(all.end(), part.begin(), part.end()); }
+
+}  // namespace
+
 double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double Silu(double x) { return x * Sigmoid(x); }
 
@@ -199,31 +209,39 @@ Vec Recurrence(double* s, const Vec& q, const Vec& k, const Vec& v, const Vec& g
 
 }  // namespace
 
-Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state) {
+Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state,
+           const Tap& tap) {
   const auto channels = static_cast<std::size_t>(config.kda_channels());
   const auto dim = static_cast<std::size_t>(config.kda_dim);
   Vec x = Linear(w.q, u);
-  for (const Matrix* matrix : {&w.k, &w.v}) {
-    const Vec part = Linear(*matrix, u);
-    x.insert(x.end(), part.begin(), part.end());
-  }
-  const Vec b = Linear(w.b, u);
-  const Vec a = Linear(w.f_b, Linear(w.f_a, u));
-  const Vec g = Linear(w.g_b, Linear(w.g_a, u));
+  for (const Matrix* matrix : {&w.k, &w.v}) Append(Linear(*matrix, u), x);
+  const Vec b = Linear(w.b, u), f_a = Linear(w.f_a, u), g_a = Linear(w.g_a, u);
+  const Vec a = Linear(w.f_b, f_a), g = Linear(w.g_b, g_a);
   const Vec z = Convolve(config, w, x, state.window);
-  Vec gated(channels);
+  Vec outputs, gated(channels);
   for (std::size_t head = 0; head < static_cast<std::size_t>(config.kda_heads); ++head) {
     const std::size_t at = head * dim;
     Vec q = Normalised(Slice(z, at, dim));
     for (double& value : q) value /= std::sqrt(static_cast<double>(dim));
     const Vec k = Normalised(Slice(z, channels + at, dim));
     const Vec gamma = LogDecay(config, w, static_cast<std::int64_t>(head), Slice(a, at, dim));
-    const Vec o = RmsNorm(Recurrence(state.s.data() + at * dim, q, k,
-                                     Slice(z, 2 * channels + at, dim), gamma, Sigmoid(b[head])),
-                          w.o_norm, config.rms_eps);
-    for (std::size_t i = 0; i < dim; ++i) gated[at + i] = o[i] * Sigmoid(g[at + i]);
+    const Vec o = Recurrence(state.s.data() + at * dim, q, k, Slice(z, 2 * channels + at, dim),
+                             gamma, Sigmoid(b[head]));
+    const Vec normed = RmsNorm(o, w.o_norm, config.rms_eps);
+    for (std::size_t i = 0; i < dim; ++i) gated[at + i] = normed[i] * Sigmoid(g[at + i]);
+    Append(o, outputs);
   }
-  return Linear(w.o, gated);
+  const Vec y = Linear(w.o, gated);
+  if (tap) {
+    Append(f_a, x);
+    Append(g_a, x);
+    tap(Value::kKdaProjected, x);
+    tap(Value::kKdaBeta, b);
+    tap(Value::kKdaGate, g);
+    tap(Value::kKdaOutput, outputs);
+    tap(Value::kOutput, y);
+  }
+  return y;
 }
 
 namespace {
@@ -295,10 +313,10 @@ Vec ScoreNoise(const ModelConfig& config, const Vec& q, const Vec& om,
 
 // Attention of all heads over `tokens` of the latent cache; the output projection follows.
 Vec Attend(const ModelConfig& config, const DsaWeights& w, const Vec& q_r, const Vec& latents,
-           const std::vector<std::int64_t>& tokens) {
+           const std::vector<std::int64_t>& tokens, const Tap& tap) {
   const auto lora = static_cast<std::size_t>(config.kv_lora);
   const double scale = 1 / std::sqrt(static_cast<double>(config.nope));
-  Vec values;
+  Vec values, queries;
   for (std::int64_t h = 0; h < config.heads; ++h) {
     const Vec q = LinearRows(w.q_b, h * config.nope, (h + 1) * config.nope, q_r);
     Vec latent_q(lora, 0.0);
@@ -322,10 +340,12 @@ Vec Attend(const ModelConfig& config, const DsaWeights& w, const Vec& q_r, const
       const double* c = latents.data() + static_cast<std::size_t>(tokens[j]) * lora;
       for (std::size_t d = 0; d < lora; ++d) mixed[d] += weights[j] / sum * c[d];
     }
-    const Vec v =
-        LinearRows(w.kv_b, key_row + config.nope, key_row + config.nope + config.v_dim, mixed);
-    values.insert(values.end(), v.begin(), v.end());
+    Append(latent_q, queries);
+    Append(LinearRows(w.kv_b, key_row + config.nope, key_row + config.nope + config.v_dim, mixed),
+           values);
   }
+  Show(tap, Value::kQuery, queries);
+  Show(tap, Value::kAttended, values);
   return Linear(w.o, values);
 }
 
@@ -333,16 +353,24 @@ Vec Attend(const ModelConfig& config, const DsaWeights& w, const Vec& q_r, const
 
 Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::int64_t position,
            DsaCache& cache, const std::vector<std::int64_t>* forced, Selection* selection,
-           std::optional<std::int64_t> open_from, bool with_noise) {
+           std::optional<std::int64_t> open_from, bool with_noise, const Tap& tap) {
   const auto lora = static_cast<std::size_t>(config.kv_lora);
   const std::int64_t length = position + 1, visible = length / kPoolTokens;
-  const Vec q_r = RmsNorm(Linear(w.q_a, u), w.q_norm, config.rms_eps);
-  const Vec latent = RmsNorm(Linear(w.kv_a, u), w.kv_norm, config.rms_eps);
+  const Vec q_a = Linear(w.q_a, u), kv_a = Linear(w.kv_a, u);
+  const Vec key = Linear(w.index_k, u), gate = Linear(w.pool_gate, u);
+  const Vec q_r = RmsNorm(q_a, w.q_norm, config.rms_eps);
+  const Vec latent = RmsNorm(kv_a, w.kv_norm, config.rms_eps);
   cache.latents.resize(static_cast<std::size_t>(position) * lora);
   cache.latents.insert(cache.latents.end(), latent.begin(), latent.end());
-  cache.tail[position] = {
-      LayerNorm(Linear(w.index_k, u), w.index_k_norm, w.index_k_bias, config.index_norm_eps),
-      Linear(w.pool_gate, u)};
+  cache.tail[position] = {LayerNorm(key, w.index_k_norm, w.index_k_bias, config.index_norm_eps),
+                          gate};
+  if (tap) {
+    Vec projected = q_a;
+    for (const Vec* part : {&kv_a, &key, &gate}) Append(*part, projected);
+    tap(Value::kDsaProjected, projected);
+    tap(Value::kLatent, latent);
+    tap(Value::kIndexKey, cache.tail[position].first);
+  }
   if (length % kPoolTokens == 0) {
     cache.pools.resize(static_cast<std::size_t>(visible));
     cache.pools.back() = ClosePool(w, cache, visible - 1);
@@ -351,6 +379,7 @@ Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::in
   if (!open_from) {
     const Vec q = Linear(w.index_q, q_r);
     Vec om = Linear(w.index_head, u);
+    Show(tap, Value::kIndexHead, om);
     for (double& weight : om) {
       weight /= std::sqrt(static_cast<double>(config.index_heads) *
                           static_cast<double>(config.index_dim));
@@ -367,22 +396,28 @@ Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::in
   for (std::int64_t t = open_from.value_or(kPoolTokens * visible); t < length; ++t)
     tokens.push_back(t);
   if (selection) *selection = std::move(chosen);
-  return Attend(config, w, q_r, cache.latents, tokens);
+  const Vec y = Attend(config, w, q_r, cache.latents, tokens, tap);
+  Show(tap, Value::kOutput, y);
+  return y;
 }
 
-Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u) {
+Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u, const Tap& tap) {
   Vec g = Linear(w.gate, u);
   const Vec up = Linear(w.up, u);
   for (std::size_t i = 0; i < g.size(); ++i) {
     g[i] = Silu(std::min(g[i], config.swiglu_limit)) *
            std::clamp(up[i], -config.swiglu_limit, config.swiglu_limit);
   }
-  return Linear(w.down, g);
+  const Vec y = Linear(w.down, g);
+  Show(tap, Value::kActivated, g);
+  Show(tap, Value::kOutput, y);
+  return y;
 }
 
 Routing RouteRow(const ModelConfig& config, const MoeWeights& w, const Vec& u,
-                 const std::vector<std::int64_t>* forced) {
+                 const std::vector<std::int64_t>* forced, const Tap& tap) {
   Vec score = Linear(w.router, u);
+  Show(tap, Value::kRouterLogits, score);
   Routing routing;
   for (std::size_t e = 0; e < score.size(); ++e) {
     score[e] = Sigmoid(score[e]);
@@ -394,15 +429,23 @@ Routing RouteRow(const ModelConfig& config, const MoeWeights& w, const Vec& u,
   for (const std::int64_t e : routing.experts) {
     routing.weights.push_back(config.routed_scale * score[static_cast<std::size_t>(e)] / sum);
   }
+  Show(tap, Value::kRouteWeights, routing.weights);
   return routing;
 }
 
-Vec MoeRow(const ModelConfig& config, const MoeWeights& w, const Vec& u, const Routing& routing) {
-  Vec y = Mlp(config, w.shared, u);
+Vec MoeRow(const ModelConfig& config, const MoeWeights& w, const Vec& u, const Routing& routing,
+           const Tap& tap) {
+  Vec y = Mlp(config, w.shared, u, tap);
+  Vec activated, outputs;
+  const Tap collect = [&](Value what, const Vec& values) {
+    Append(values, what == Value::kActivated ? activated : outputs);
+  };
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
-    const Vec e = Mlp(config, w.experts[static_cast<std::size_t>(routing.experts[i])], u);
+    const Vec e = Mlp(config, w.experts[static_cast<std::size_t>(routing.experts[i])], u, collect);
     for (std::size_t d = 0; d < y.size(); ++d) y[d] += routing.weights[i] * e[d];
   }
+  Show(tap, Value::kExpertActivated, activated);
+  Show(tap, Value::kExpertOutput, outputs);
   return y;
 }
 

@@ -13,7 +13,34 @@
 
 namespace assay::engine::reference {
 
+// What a row's values are called on their way through a layer, for whoever looks for the first
+// wrong one (engine/check_tasks.cpp). A site is a mixed input, a sublayer, and an update of the
+// streams.
+enum class Value : std::uint8_t {
+  kHyper,         // post[4], C[source][destination]
+  kInput,         // u
+  kKdaProjected,  // q k v f_a g_a
+  kKdaBeta,       // b, before its sigmoid
+  kKdaGate,       // g
+  kKdaOutput,     // o, before its norm
+  kDsaProjected,  // q_a kv_a key gate, before their norms
+  kIndexHead,     // head weights of the index, unscaled
+  kLatent,
+  kIndexKey,
+  kQuery,      // K^T q, all heads
+  kAttended,   // value rows, all heads
+  kActivated,  // of a dense FFN or of the shared expert
+  kRouterLogits,
+  kRouteWeights,     // by ascending expert
+  kExpertActivated,  // chosen experts one after the other, ascending
+  kExpertOutput,     // likewise
+  kOutput,           // y of the one producer; of the shared expert in a MoE site
+  kStreams,          // after the site
+  kHidden,           // f
+  kLogits,
+};
 using Vec = std::vector<double>;
+using Tap = std::function<void(Value what, const Vec& values)>;
 
 // ---- formulas ----
 
@@ -42,7 +69,8 @@ struct KdaState {
   Vec window;  // [3, 3 channels]: pre-convolution q, k, v, oldest first
 };
 // One token: convolution, gates, recurrence, gated norm, output projection.
-Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state);
+Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state,
+           const Tap& tap = {});
 
 struct DsaCache {
   Vec latents;                                       // [tokens, kv_lora]
@@ -63,20 +91,22 @@ struct Selection {
 // e4m3.
 Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::int64_t position,
            DsaCache& cache, const std::vector<std::int64_t>* forced, Selection* selection,
-           std::optional<std::int64_t> open_from = std::nullopt, bool with_noise = false);
+           std::optional<std::int64_t> open_from = std::nullopt, bool with_noise = false,
+           const Tap& tap = {});
 
 // H x, the orthonormal Hadamard matrix (its own inverse).
 Vec Rotate(const Vec& x);
 
-Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u);
+Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u, const Tap& tap = {});
 struct Routing {
   std::vector<std::int64_t> experts;  // ascending
   Vec weights;                        // 2.5 p_e of each
   Vec scores;                         // sigmoid + bias of all experts
 };
 Routing RouteRow(const ModelConfig& config, const MoeWeights& w, const Vec& u,
-                 const std::vector<std::int64_t>* forced);
-Vec MoeRow(const ModelConfig& config, const MoeWeights& w, const Vec& u, const Routing& routing);
+                 const std::vector<std::int64_t>* forced, const Tap& tap = {});
+Vec MoeRow(const ModelConfig& config, const MoeWeights& w, const Vec& u, const Routing& routing,
+           const Tap& tap = {});
 
 // ---- the model, one token at a time ----
 
@@ -100,8 +130,9 @@ struct Row {
   std::vector<Selection> pools;  // by DSA layer of the trunk
   std::vector<Routing> experts;  // by MoE layer of the trunk
 };
-// `observe` sees the streams after each layer.
-using Observer = std::function<void(std::int64_t layer, const Vec& streams)>;
+// `observe` sees every value in the order in which it arises; site 0 = attention, 1 = FFN. The end
+// of the trunk is layer trunk_layers().
+using Observer = std::function<void(std::int64_t layer, int site, Value what, const Vec& values)>;
 Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices* forced = nullptr,
              const Observer& observe = {});
 

@@ -51,36 +51,58 @@ Row TrunkRow(const Model& model, std::int32_t token, State& state, const Choices
   const ModelConfig& config = model.config;
   Row row;
   Vec streams = StartStreams(model, token);
-  for (std::int64_t layer = 0; layer < config.trunk_layers(); ++layer) {
+  std::int64_t layer = 0;
+  int site = 0;
+  Tap tap;
+  if (observe) tap = [&](Value what, const Vec& values) { observe(layer, site, what, values); };
+  const auto enter = [&](const HyperWeights& w, const std::vector<float>& norm, Hyper& hyper) {
+    hyper = HyperOf(config, w, streams);
+    const Vec u = RmsNorm(MixIn(hyper, streams), norm, config.rms_eps);
+    if (tap) {
+      Vec mix(hyper.post, hyper.post + kStreamCount);
+      mix.insert(mix.end(), &hyper.c[0][0], &hyper.c[0][0] + kStreamCount * kStreamCount);
+      tap(Value::kHyper, mix);
+      tap(Value::kInput, u);
+    }
+    return u;
+  };
+  const auto leave = [&](const Hyper& hyper, const Vec& y) {
+    MixOut(hyper, y, streams);
+    if (tap) tap(Value::kStreams, streams);
+  };
+  for (; layer < config.trunk_layers(); ++layer) {
     const LayerWeights& w = model.layers[static_cast<std::size_t>(layer)];
     const auto index = static_cast<std::size_t>(config.index_in_kind(layer));
-    const Hyper attention = HyperOf(config, w.attention_mix, streams);
-    const Vec u = RmsNorm(MixIn(attention, streams), w.input_norm, config.rms_eps);
+    Hyper hyper;
+    site = 0;
+    const Vec u = enter(w.attention_mix, w.input_norm, hyper);
     if (config.kind(layer) == LayerKind::kKda) {
-      MixOut(attention, KdaRow(config, w.kda, u, state.kda[index]), streams);
+      leave(hyper, KdaRow(config, w.kda, u, state.kda[index], tap));
     } else {
       Selection& selection = row.pools.emplace_back();
-      MixOut(attention,
-             DsaRow(config, w.dsa, u, state.length, state.dsa[index],
-                    forced ? At(forced->pools, index) : nullptr, &selection, std::nullopt,
-                    forced != nullptr),
-             streams);
+      leave(hyper, DsaRow(config, w.dsa, u, state.length, state.dsa[index],
+                          forced ? At(forced->pools, index) : nullptr, &selection, std::nullopt,
+                          forced != nullptr, tap));
     }
-    const Hyper ffn = HyperOf(config, w.ffn_mix, streams);
-    const Vec v = RmsNorm(MixIn(ffn, streams), w.ffn_norm, config.rms_eps);
+    site = 1;
+    const Vec v = enter(w.ffn_mix, w.ffn_norm, hyper);
     if (config.dense(layer)) {
-      MixOut(ffn, Mlp(config, w.dense, v), streams);
+      leave(hyper, Mlp(config, w.dense, v, tap));
     } else {
-      row.experts.push_back(
-          RouteRow(config, w.moe, v, forced ? At(forced->experts, row.experts.size()) : nullptr));
-      MixOut(ffn, MoeRow(config, w.moe, v, row.experts.back()), streams);
+      row.experts.push_back(RouteRow(
+          config, w.moe, v, forced ? At(forced->experts, row.experts.size()) : nullptr, tap));
+      leave(hyper, MoeRow(config, w.moe, v, row.experts.back(), tap));
     }
     row.stream_rms.push_back(RootMeanSquare(streams));
-    if (observe) observe(layer, streams);
   }
   ++state.length;
   row.hidden = FinalHidden(model, streams);
   row.logits = Linear(model.head, row.hidden);
+  if (tap) {
+    site = 0;
+    tap(Value::kHidden, row.hidden);
+    tap(Value::kLogits, row.logits);
+  }
   return row;
 }
 

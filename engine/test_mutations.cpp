@@ -127,13 +127,13 @@ TEST(Mutations, PoolClosedByTheWrongRow) {
 
 // ---- check 2: against fp64 ----
 
-std::vector<std::string> ReferenceProblems(const Change& change) {
+std::vector<std::string> ReferenceProblems(const Change& change, std::int64_t length = 32) {
   const auto changed = Changed(change);
   State state(TinyModel().config, {.slots = 2, .rows_per_request = 4, .tokens = 512});
   Runner runner(TinyModel(), state, *changed);
   Checker checker(runner, *changed);
   const int slot = state.Create();
-  for (std::int64_t start = 0; start < 32; start += 4) {
+  for (std::int64_t start = 0; start < length; start += 4) {
     std::vector<std::int32_t> tokens;
     for (int r = 0; r < 4; ++r) tokens.push_back(TokenAt(1, start + r));
     runner.Run(ProgramKind::kTrunk, 4, {{slot, 4, start, {}}}, tokens);
@@ -198,6 +198,42 @@ TEST(Mutations, AgainstTheReference) {
   EXPECT_FALSE(ReferenceProblems(WorstExperts).empty());
   EXPECT_FALSE(ReferenceProblems(NoTail).empty());
   EXPECT_FALSE(ReferenceProblems(UnboundedGate).empty());
+}
+
+// Turns the sign of everything that tasks of one op leave in the workspace.
+void Negate(Bodies& bodies, Op op) {
+  After(bodies, op, [](const Step& step, const Task& task) {
+    for (const Region& region : task.writes) {
+      const Buffer& buffer = step.program->buffer(region.buffer);
+      for (std::int64_t row = region.row0; row < region.row1 && !buffer.state; ++row) {
+        for (std::int64_t i = region.column0; i < region.column1; ++i) {
+          if (buffer.element == Element::kBF16) {
+            step.workspace->row<bf16>(region.buffer, row)[i].bits ^= 0x8000;
+          } else if (buffer.element == Element::kF32) {
+            step.workspace->row<float>(region.buffer, row)[i] *= -1;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Mutations, TheReferenceNamesTheTask) {
+  for (const Op op :
+       {Op::kMixIn, Op::kKdaIn, Op::kKda, Op::kKdaOut, Op::kDsaIn, Op::kQuery, Op::kValues,
+        Op::kDsaOut, Op::kDenseUp, Op::kDenseDown, Op::kRouter, Op::kSharedUp, Op::kSharedDown,
+        Op::kExpertUp, Op::kExpertDown, Op::kEnd, Op::kHead}) {
+    const std::vector<std::string> problems =
+        ReferenceProblems([op](Bodies& bodies) { Negate(bodies, op); }, 4);
+    const std::string name = OpName(op);
+    const bool named = std::any_of(problems.begin(), problems.end(), [&](const std::string& text) {
+      const std::size_t at = text.find("first wrong in task \"L");
+      const std::size_t found = at == std::string::npos ? at : text.find(" " + name, at + 23);
+      return found != std::string::npos &&
+             (text[found + name.size() + 1] == ' ' || text[found + name.size() + 1] == '"');
+    });
+    EXPECT_TRUE(named) << name << ": " << (problems.empty() ? "no problem" : problems.back());
+  }
 }
 
 // ---- check 3: a second executor names the first task that differs ----
