@@ -187,8 +187,9 @@ Vec Normalised(Vec x) {
   return x;
 }
 
-// S [V, K] of one head: decay, delta rule, read-out of the updated state.
-Vec Recurrence(double* s, const Vec& q, const Vec& k, const Vec& v, const Vec& gamma, double beta) {
+}  // namespace
+
+Vec DeltaStep(double* s, const Vec& q, const Vec& k, const Vec& v, const Vec& gamma, double beta) {
   const std::size_t dim = q.size();
   Vec o(dim);
   for (std::size_t row = 0; row < dim; ++row) {
@@ -207,8 +208,6 @@ Vec Recurrence(double* s, const Vec& q, const Vec& k, const Vec& v, const Vec& g
   return o;
 }
 
-}  // namespace
-
 Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaState& state,
            const Tap& tap) {
   const auto channels = static_cast<std::size_t>(config.kda_channels());
@@ -225,8 +224,8 @@ Vec KdaRow(const ModelConfig& config, const KdaWeights& w, const Vec& u, KdaStat
     for (double& value : q) value /= std::sqrt(static_cast<double>(dim));
     const Vec k = Normalised(Slice(z, channels + at, dim));
     const Vec gamma = LogDecay(config, w, static_cast<std::int64_t>(head), Slice(a, at, dim));
-    const Vec o = Recurrence(state.s.data() + at * dim, q, k, Slice(z, 2 * channels + at, dim),
-                             gamma, Sigmoid(b[head]));
+    const Vec o = DeltaStep(state.s.data() + at * dim, q, k, Slice(z, 2 * channels + at, dim),
+                            gamma, Sigmoid(b[head]));
     const Vec normed = RmsNorm(o, w.o_norm, config.rms_eps);
     for (std::size_t i = 0; i < dim; ++i) gated[at + i] = normed[i] * Sigmoid(g[at + i]);
     Append(o, outputs);

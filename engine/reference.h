@@ -64,6 +64,10 @@ void MixOut(const Hyper& hyper, const Vec& y, Vec& streams);  // R'_j = post_j y
 // ln of the decay of each key channel of one head, from the raw gate a [dim].
 Vec LogDecay(const ModelConfig& config, const KdaWeights& w, std::int64_t head, const Vec& a);
 
+// One token of one head. S [V, K] <- S diag(e^gamma); S <- S + beta (v - S k) k^T; returns S q. All
+// vectors have the same size; k is normalised, q is that and scaled.
+Vec DeltaStep(double* s, const Vec& q, const Vec& k, const Vec& v, const Vec& gamma, double beta);
+
 struct KdaState {
   Vec s;       // [heads, V, K]
   Vec window;  // [3, 3 channels]: pre-convolution q, k, v, oldest first

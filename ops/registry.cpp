@@ -6,6 +6,7 @@
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
 #include "ops/grouped_gemm_fp8_fp4/spec.h"
+#include "ops/kda_decode/spec.h"
 #include "ops/mixed_mla_decode/spec.h"
 #include "ops/moe_router_gemm_topk/spec.h"
 #include "ops/neighborhood_attention_3d/spec.h"
@@ -25,6 +26,7 @@ std::vector<Family> CpuFamilies() {
       gdn_decode::MakeFamily(),
       gdn_prefill::MakeFamily(),
       grouped_gemm_fp8_fp4::MakeFamily(),
+      kda_decode::MakeFamily(),
       mixed_mla_decode::MakeFamily(),
       moe_router_gemm_topk::MakeFamily(),
       neighborhood_attention_3d::MakeFamily(),

@@ -39,4 +39,12 @@ std::vector<Workload> SmokeWorkloads(const std::vector<Workload>& captured);
 // understood.
 std::vector<Workload> WorldModelWorkloads(const std::string& path);
 
+// The suite `step`: the operators of one decode step of GLM-5.3-Flash that nobody captured, in the
+// model's sizes, for steps of 1 to 16 rows. uuids are of version 8, made of
+// "assay/step/<definition>/<axis>=<value>...".
+std::vector<Workload> StepWorkloads();
+
+// RFC 9562 version 8: the name's SHA-256 with the version and variant bits set.
+std::string UuidOfName(const std::string& name);
+
 }  // namespace assay

@@ -26,17 +26,6 @@ struct ShapeFacts {
   std::int64_t audit_pending = 0;  // entries whose kernel dispatch was never checked
 };
 
-constexpr std::string_view kHexDigits = "0123456789abcdef";
-
-// RFC 9562 version 8: the name's SHA-256 with the version and variant bits set.
-std::string UuidOfName(const std::string& name) {
-  std::string hex = Sha256Hex(name).substr(0, 32);
-  hex[12] = '8';
-  hex[16] = kHexDigits[8 + kHexDigits.find(hex[16]) % 4];
-  return hex.substr(0, 8) + "-" + hex.substr(8, 4) + "-" + hex.substr(12, 4) + "-" +
-         hex.substr(16, 4) + "-" + hex.substr(20);
-}
-
 void AddEntry(const json& entry, std::map<ShapeKey, ShapeFacts>& shapes) {
   const json& context = entry.at("context");
   const ShapeKey key(entry.at("q_shape").at(1).get<std::int64_t>(),
@@ -79,6 +68,15 @@ Workload ToWorkload(const ShapeKey& key, const ShapeFacts& facts) {
 }
 
 }  // namespace
+
+std::string UuidOfName(const std::string& name) {
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
+  std::string hex = Sha256Hex(name).substr(0, 32);
+  hex[12] = '8';
+  hex[16] = kHexDigits[8 + kHexDigits.find(hex[16]) % 4];
+  return hex.substr(0, 8) + "-" + hex.substr(8, 4) + "-" + hex.substr(12, 4) + "-" +
+         hex.substr(16, 4) + "-" + hex.substr(20);
+}
 
 std::vector<Workload> WorldModelWorkloads(const std::string& path) {
   const json entries = [&] {

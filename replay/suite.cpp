@@ -15,7 +15,7 @@
 namespace assay {
 namespace {
 
-constexpr std::array<const char*, 3> kBuiltInSuites = {"smoke", "serving", "worldmodel"};
+constexpr std::array<const char*, 4> kBuiltInSuites = {"smoke", "serving", "step", "worldmodel"};
 
 // Where an installed copy keeps its suites, then the source tree of this build.
 std::vector<std::filesystem::path> SuiteFolders() {

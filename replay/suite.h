@@ -58,7 +58,8 @@ Workload WorkloadFromJson(std::string_view json);      // throws kInput with the
 std::uint64_t ContentKey(std::string_view content_id, int generator_version, int content_set);
 inline constexpr int kGeneratorVersion = 1;
 
-// Path of a built-in suite ("smoke", "serving", "worldmodel") or `name` itself when it is a file.
+// Path of a built-in suite ("smoke", "serving", "step", "worldmodel") or `name` itself when it is a
+// file.
 std::string SuitePath(const std::string& name);
 std::vector<std::string> BuiltInSuites();
 

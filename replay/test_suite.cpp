@@ -309,10 +309,11 @@ TEST(LoadSuite, WorkloadFromJsonNamesTheColumn) {
 TEST(SuitePath, FilesBuiltInNamesAndNeither) {
   const TemporaryFile file(kGood);
   EXPECT_EQ(SuitePath(file.path()), file.path());
-  EXPECT_THAT([] { SuitePath("smokee"); },
-              testing::ThrowsMessage<Error>(HasSubstr(
-                  "'smokee' is neither a file nor a built-in suite (smoke, serving, worldmodel)")));
-  EXPECT_THAT(BuiltInSuites(), ElementsAre("smoke", "serving", "worldmodel"));
+  EXPECT_THAT(
+      [] { SuitePath("smokee"); },
+      testing::ThrowsMessage<Error>(HasSubstr(
+          "'smokee' is neither a file nor a built-in suite (smoke, serving, step, worldmodel)")));
+  EXPECT_THAT(BuiltInSuites(), ElementsAre("smoke", "serving", "step", "worldmodel"));
 }
 
 }  // namespace

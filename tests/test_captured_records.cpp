@@ -98,6 +98,11 @@ TEST(CapturedFile, CommittedSuitesAreRegeneratedByteForByte) {
   EXPECT_EQ(TextOf(WorldModelWorkloads(CapturedFile(kReplays))), Committed("worldmodel"));
 }
 
+TEST(StepSuite, IsRegeneratedByteForByte) {
+  EXPECT_TRUE(TextOf(StepWorkloads()) == Committed("step")) << "regenerate suites/step.jsonl";
+  EXPECT_EQ(CommittedSuite("step").size(), StepWorkloads().size());
+}
+
 // Nothing of a record is lost by loading and writing it back, and nothing changes by doing it
 // twice.
 TEST(CapturedFile, LoadsAsASuiteAndWritesBack) {

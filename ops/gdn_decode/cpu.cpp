@@ -36,22 +36,6 @@ std::string AlignmentProblem(const Args& args) {
   return "";
 }
 
-// Every slot in range and used by one row at most.
-std::string SlotProblem(const Args& args) {
-  std::vector<std::int64_t> used;
-  for (std::int64_t n = 0; n < args.batch; ++n) {
-    if (args.slot[n] >= args.slots) {
-      return "slot[" + std::to_string(n) + "] = " + std::to_string(args.slot[n]) +
-             " is outside the pool of " + std::to_string(args.slots) + " states";
-    }
-    if (args.slot[n] >= 0) used.push_back(args.slot[n]);
-  }
-  std::sort(used.begin(), used.end());
-  const auto twice = std::adjacent_find(used.begin(), used.end());
-  if (twice == used.end()) return "";
-  return "slot " + std::to_string(*twice) + " is used by two rows";
-}
-
 void RunTask(const Args& args, std::int64_t task, void (*step_rows)(const RowTask&)) {
   constexpr std::int64_t kTasksPerHead = kHeadSize / kRowsPerTask;
   const std::int64_t head = task / kTasksPerHead;  // n * 8 + h
@@ -94,6 +78,21 @@ auto StepRowsFor(cpu::Isa isa) -> void (*)(const RowTask&) {
 
 void StepRowsBaseline(const RowTask& task) { StepRows(task); }
 
+std::string SlotProblem(const std::int64_t* slot, std::int64_t batch, std::int64_t slots) {
+  std::vector<std::int64_t> used;
+  for (std::int64_t n = 0; n < batch; ++n) {
+    if (slot[n] >= slots) {
+      return "slot[" + std::to_string(n) + "] = " + std::to_string(slot[n]) +
+             " is outside the pool of " + std::to_string(slots) + " states";
+    }
+    if (slot[n] >= 0) used.push_back(slot[n]);
+  }
+  std::sort(used.begin(), used.end());
+  const auto twice = std::adjacent_find(used.begin(), used.end());
+  if (twice == used.end()) return "";
+  return "slot " + std::to_string(*twice) + " is used by two rows";
+}
+
 std::string Refusal(const Args& args) {
   if (args.batch == 0) return "";
   const std::string alignment = AlignmentProblem(args);
@@ -103,7 +102,7 @@ std::string Refusal(const Args& args) {
   const bool overlap = args.state != nullptr && args.state < args.new_state + elements &&
                        args.new_state < args.state + elements;
   if (overlap && args.state != args.new_state) return "new_state overlaps a part of state";
-  return args.slot != nullptr ? SlotProblem(args) : "";
+  return args.slot != nullptr ? SlotProblem(args.slot, args.batch, args.slots) : "";
 }
 
 void RunCpu(const Args& args, int threads, cpu::Isa isa) {

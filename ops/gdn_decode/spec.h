@@ -44,6 +44,10 @@ struct Args {
 // contents of floating-point tensors are not looked at.
 std::string Refusal(const Args& args);
 
+// Why slot[0..batch) cannot name states of a pool: every one is below `slots` and used by one row
+// at most (negative ones are padding); "" when they can.
+std::string SlotProblem(const std::int64_t* slot, std::int64_t batch, std::int64_t slots);
+
 // The fast CPU kernel. `threads` as in ParallelRanges; results do not depend on it. Throws kInput
 // with the text of Refusal.
 void RunCpu(const Args& args, int threads);
