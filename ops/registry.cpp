@@ -11,6 +11,7 @@
 #include "ops/moe_router_gemm_topk/spec.h"
 #include "ops/neighborhood_attention_3d/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
+#include "ops/nope_mla_decode/spec.h"
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "ops/qsa_index_topk_decode/spec.h"
 #include "ops/qsa_sparse_gqa_decode/spec.h"
@@ -31,6 +32,7 @@ std::vector<Family> CpuFamilies() {
       moe_router_gemm_topk::MakeFamily(),
       neighborhood_attention_3d::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
+      nope_mla_decode::MakeFamily(),
       prefix_cached_block_causal::MakeFamily(),
       qsa_index_topk_decode::MakeFamily(),
       qsa_sparse_gqa_decode::MakeFamily(),

@@ -53,6 +53,10 @@ TEST_F(CliDecode, ExecutorsAndTextOutput) {
   EXPECT_THAT(text.out, HasSubstr("steps on the primary executor"));
   EXPECT_THAT(text.out, HasSubstr("against fp64: best token equal in"));
   EXPECT_THAT(text.out, HasSubstr("index_score"));
+  const CliResult products =
+      Run({"--prompt-tokens", "12", "--max-new", "4", "--check", "products:2"});
+  EXPECT_EQ(products.exit_code, 0) << products.out;
+  EXPECT_THAT(products.out, HasSubstr("matrix products in both arithmetics: worst difference"));
   EXPECT_EQ(Run({"--executor", "cpu-ref64", "--prompt-tokens", "6", "--max-new", "4"}).exit_code,
             0);
   EXPECT_THAT(Run({"--mtp", "3", "--print-program", "text"}).out, HasSubstr("kda_out x 2"));
