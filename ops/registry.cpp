@@ -8,6 +8,7 @@
 #include "ops/grouped_gemm_fp8_fp4/spec.h"
 #include "ops/kda_decode/spec.h"
 #include "ops/mixed_mla_decode/spec.h"
+#include "ops/moe_decode/spec.h"
 #include "ops/moe_router_gemm_topk/spec.h"
 #include "ops/neighborhood_attention_3d/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
@@ -29,6 +30,8 @@ std::vector<Family> CpuFamilies() {
       grouped_gemm_fp8_fp4::MakeFamily(),
       kda_decode::MakeFamily(),
       mixed_mla_decode::MakeFamily(),
+      moe_decode::MakeW4Family(),
+      moe_decode::MakeW8Family(),
       moe_router_gemm_topk::MakeFamily(),
       neighborhood_attention_3d::MakeFamily(),
       noncausal_dense_attention::MakeFamily(),
