@@ -13,32 +13,31 @@ struct Measured {
   Plan plan;
 };
 
-// From results/h200: the plans of the tuning run, back to back at the chip's power limit, but
-// cooperative tiles where `assay run`, in short bursts, saw ping-pong (or 256 x 192 tiles) more
-// than 2 % behind cuBLASLt's default, and at the larger M beside those, which that run did not
-// reach. Cooperative tiles move fewer bytes per FLOP, which the higher clock of a burst needs.
+// The fastest plans of `dense_gemm_sm90_bench tune 7 M,.. 2` on an H200: bursts with 2 ms of rest
+// before each sample, the clock of a step that does other things in between
+// (results/h200/dense_gemm/tune_rest_2ms.txt).
 constexpr Measured kMeasured[] = {
     {4096, 12288, 4096, {"ping_128x176_2x1", 8, false}},
     {4125, 12288, 4096, {"coop_128x256_1x2", 4, true}},
-    {6144, 12288, 4096, {"coop_128x256_2x1", 8, false}},
-    {8192, 12288, 4096, {"ping_128x176_1x2", 4, true}},
+    {6144, 12288, 4096, {"ping_128x160_2x1", 8, false}},
+    {8192, 12288, 4096, {"ping_128x176_2x1", 8, false}},
     {12288, 12288, 4096, {"coop_128x256_2x1", 8, false}},
-    {16384, 12288, 4096, {"ping_128x176_2x1", 16, true}},
-    {24576, 12288, 4096, {"ping_128x176_2x1", 16, true}},
-    {4096, 4096, 4096, {"ping_128x128_2x1", 8, false}},
-    {4125, 4096, 4096, {"coop_128x256_1x2", 16, true}},
+    {16384, 12288, 4096, {"ping_128x192_2x1", 8, false}},
+    {24576, 12288, 4096, {"coop_256x192_2x1", 4, false}},
+    {4096, 4096, 4096, {"coop_128x256_2x1", 8, false}},
+    {4125, 4096, 4096, {"coop_128x256_1x2", 4, true}},
     {6144, 4096, 4096, {"coop_256x192_2x1", 16, true}},
     {8192, 4096, 4096, {"coop_128x256_2x1", 8, false}},
-    {12288, 4096, 4096, {"coop_128x256_2x1", 8, false}},
+    {12288, 4096, 4096, {"coop_256x192_2x1", 4, false}},
     {16384, 4096, 4096, {"coop_128x256_2x1", 8, false}},
-    {24576, 4096, 4096, {"ping_128x128_2x1", 16, false}},
+    {24576, 4096, 4096, {"coop_256x192_2x1", 4, false}},
     {4096, 4096, 12288, {"coop_128x256_2x1", 8, false}},
     {4125, 4096, 12288, {"coop_128x256_1x2", 4, true}},
-    {6144, 4096, 12288, {"coop_128x256_2x1", 8, false}},
+    {6144, 4096, 12288, {"coop_256x192_2x1", 8, false}},
     {8192, 4096, 12288, {"coop_128x256_2x1", 8, false}},
-    {12288, 4096, 12288, {"coop_128x256_2x1", 8, false}},
+    {12288, 4096, 12288, {"coop_256x192_2x1", 4, false}},
     {16384, 4096, 12288, {"coop_128x256_2x1", 8, false}},
-    {24576, 4096, 12288, {"coop_128x256_2x1", 8, false}},
+    {24576, 4096, 12288, {"coop_256x192_2x1", 4, false}},
 };
 
 // What the estimate knows of a kernel: the tile of a CTA and the CTAs of a cluster.

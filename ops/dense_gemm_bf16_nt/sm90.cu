@@ -26,6 +26,8 @@ using namespace assay::sm90;
 constexpr int kTileK = 64;  // 128 bytes of bf16: one row of the 128-byte swizzle
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (1 + kConsumers);
+// 64512 of the 64 K registers; the accumulators take up to 192 of the consumers'.
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 constexpr int kMaxSharedBytes = 232448;  // 227 KB
 
 enum class Sharing { kCooperative, kPingPong };
@@ -44,10 +46,7 @@ struct Tiling {
   // sends slices to: those of its row and of its column.
   static constexpr int kReleases = (kClusterM + kClusterN - 1) * (kPingPong ? 1 : kConsumers);
 
-  // 64512 of the 64 K registers: 128 x 40 + 256 x 232, or 128 x 24 + 256 x 240.
   static constexpr int kAccumulators = kBlocks * kTileN / 2;  // a thread
-  static constexpr int kProducerRegisters = kAccumulators <= 128 ? 40 : 24;
-  static constexpr int kConsumerRegisters = kAccumulators <= 128 ? 232 : 240;
 
   static_assert(kBlocks >= 1 && kAccumulators <= 192, "accumulators must leave registers to work");
   static_assert(kTileM / kClusterN <= 256 && kTileN / kClusterM <= 256,
@@ -215,10 +214,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   ClusterSync();
   if (threadIdx.x < 128) {
-    SetMaxNRegDec<T::kProducerRegisters>();
+    SetMaxNRegDec<kProducerRegisters>();
     if (threadIdx.x == 0) Produce<T>(params, shared, rank);
   } else {
-    SetMaxNRegInc<T::kConsumerRegisters>();
+    SetMaxNRegInc<kConsumerRegisters>();
     Consume<T>(params, shared, rank);
   }
   ClusterSync();  // nobody's shared memory goes while others still signal it
