@@ -106,7 +106,8 @@ void ReadInferenceX(const json& document, const std::string& name, Run& run) {
   const json& tokens = Member(metrics, "tokens");
   run.aggregate.emplace("isl", CountedDistribution(Member(tokens, "input"), count));
   run.aggregate.emplace("osl", CountedDistribution(Member(tokens, "output_actual"), count));
-  run.aggregate.emplace("osl_expected", CountedDistribution(Member(tokens, "output_expected"), count));
+  run.aggregate.emplace("osl_expected",
+                        CountedDistribution(Member(tokens, "output_expected"), count));
 
   const json& accounting = Member(document, "request_accounting");
   run.AddNumber("successes", count);
