@@ -16,6 +16,7 @@
 #include "ops/prefix_cached_block_causal/spec.h"
 #include "ops/qsa_index_topk_decode/spec.h"
 #include "ops/qsa_sparse_gqa_decode/spec.h"
+#include "ops/rms_norm/spec.h"
 #include "ops/sparse_mla_prefill/spec.h"
 
 namespace assay {
@@ -39,6 +40,7 @@ std::vector<Family> CpuFamilies() {
       prefix_cached_block_causal::MakeFamily(),
       qsa_index_topk_decode::MakeFamily(),
       qsa_sparse_gqa_decode::MakeFamily(),
+      rms_norm::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),
   };
 }
