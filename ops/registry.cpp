@@ -18,6 +18,7 @@
 #include "ops/qsa_sparse_gqa_decode/spec.h"
 #include "ops/rms_norm/spec.h"
 #include "ops/sparse_mla_prefill/spec.h"
+#include "ops/swiglu/spec.h"
 
 namespace assay {
 
@@ -42,6 +43,7 @@ std::vector<Family> CpuFamilies() {
       qsa_sparse_gqa_decode::MakeFamily(),
       rms_norm::MakeFamily(),
       sparse_mla_prefill::MakeFamily(),
+      swiglu::MakeFamily(),
   };
 }
 
