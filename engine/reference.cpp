@@ -265,6 +265,8 @@ Vec ClosePool(const DsaWeights& w, const DsaCache& cache, std::int64_t pool) {
   return key;
 }
 
+}  // namespace
+
 std::vector<std::int64_t> BestIds(const Vec& scores, std::int64_t count) {
   std::vector<std::int64_t> ids(scores.size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -289,6 +291,8 @@ Vec PoolScores(const ModelConfig& config, const Vec& q, const Vec& om,
   }
   return scores;
 }
+
+namespace {
 
 // Standard deviation of each score when rotated query and keys are rounded to e4m3: both factors of
 // every product move by up to 2^-4 of themselves, uniformly.
@@ -400,15 +404,19 @@ Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::in
   return y;
 }
 
-Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u, const Tap& tap) {
-  Vec g = Linear(w.gate, u);
-  const Vec up = Linear(w.up, u);
-  for (std::size_t i = 0; i < g.size(); ++i) {
-    g[i] = Silu(std::min(g[i], config.swiglu_limit)) *
+Vec Activate(const ModelConfig& config, const Vec& gate, const Vec& up) {
+  Vec y(gate.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    y[i] = Silu(std::min(gate[i], config.swiglu_limit)) *
            std::clamp(up[i], -config.swiglu_limit, config.swiglu_limit);
   }
-  const Vec y = Linear(w.down, g);
-  Show(tap, Value::kActivated, g);
+  return y;
+}
+
+Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u, const Tap& tap) {
+  const Vec activated = Activate(config, Linear(w.gate, u), Linear(w.up, u));
+  const Vec y = Linear(w.down, activated);
+  Show(tap, Value::kActivated, activated);
   Show(tap, Value::kOutput, y);
   return y;
 }

@@ -98,9 +98,17 @@ Vec DsaRow(const ModelConfig& config, const DsaWeights& w, const Vec& u, std::in
            std::optional<std::int64_t> open_from = std::nullopt, bool with_noise = false,
            const Tap& tap = {});
 
+// Scores of the first `visible` pools for index queries q [index_heads, index_dim] and head weights
+// om; ids of the `count` best scores, ascending, equal ones by lower id.
+Vec PoolScores(const ModelConfig& config, const Vec& q, const Vec& om,
+               const std::vector<Vec>& pools, std::int64_t visible);
+std::vector<std::int64_t> BestIds(const Vec& scores, std::int64_t count);
+
 // H x, the orthonormal Hadamard matrix (its own inverse).
 Vec Rotate(const Vec& x);
 
+// silu(min(gate, limit)) * clamp(up, -limit, limit)
+Vec Activate(const ModelConfig& config, const Vec& gate, const Vec& up);
 Vec Mlp(const ModelConfig& config, const MlpWeights& w, const Vec& u, const Tap& tap = {});
 struct Routing {
   std::vector<std::int64_t> experts;  // ascending

@@ -7,6 +7,7 @@
 #include "ops/gdn_prefill/spec.h"
 #include "ops/grouped_gemm_fp8_fp4/spec.h"
 #include "ops/kda_decode/spec.h"
+#include "ops/kpool_index_decode/spec.h"
 #include "ops/mhc/spec.h"
 #include "ops/mixed_mla_decode/spec.h"
 #include "ops/moe_decode/spec.h"
@@ -32,6 +33,7 @@ std::vector<Family> CpuFamilies() {
       gdn_prefill::MakeFamily(),
       grouped_gemm_fp8_fp4::MakeFamily(),
       kda_decode::MakeFamily(),
+      kpool_index_decode::MakeFamily(),
       mhc::MakeFamily(),
       mixed_mla_decode::MakeFamily(),
       moe_decode::MakeW4Family(),

@@ -23,6 +23,29 @@ Workload StepWorkload(const std::string& definition, Axes axes, Attributes attri
   return workload;
 }
 
+// Index scores over contexts of 8 to 128 thousand tokens: decoding, and drafts being verified.
+void AddIndexWorkloads(std::vector<Workload>& workloads) {
+  struct Shape {
+    std::int64_t requests, rows, tokens;
+  };
+  constexpr Shape kShapes[] = {{1, 1, 8192},  {1, 1, 32768}, {1, 1, 131072}, {4, 1, 8192},
+                               {4, 1, 32768}, {16, 1, 8192}, {1, 4, 32768},  {4, 4, 8192}};
+  constexpr std::int64_t kPageTokens = 256;
+  for (const auto& [requests, rows, tokens] : kShapes) {
+    // Requests of about that length, one page or less shorter each, so that tails differ.
+    std::vector<std::int64_t> lengths;
+    std::int64_t pages = 0;
+    for (std::int64_t b = 0; b < requests; ++b) {
+      lengths.push_back(tokens - 37 * b);
+      pages += (lengths.back() / 4 + 63) / 64;
+    }
+    workloads.push_back(
+        StepWorkload("kpool_index_decode_h32_d128_topk512_c4",
+                     {{"B", requests}, {"V", rows}, {"MP", tokens / kPageTokens}, {"NP", pages}},
+                     {{"sequence_lengths", lengths}}));
+  }
+}
+
 }  // namespace
 
 std::vector<Workload> StepWorkloads() {
@@ -53,6 +76,17 @@ std::vector<Workload> StepWorkloads() {
           StepWorkload(std::string("moe_") + format + "_e288_h4096_i2048_k8", {{"M", rows}}));
     }
   }
+  for (const std::int64_t rows : kRows) {
+    // Every sublayer's input; the norms of low ranks, latent and end; expert and dense activations
+    // (an expert row is a token and expert: 8 routed ones a token).
+    workloads.push_back(StepWorkload("mhc_mix_n4096_s4", {{"M", rows}}));
+    for (const char* definition : {"rms_norm_n4096", "rms_norm_n1536", "rms_norm_n512"}) {
+      workloads.push_back(StepWorkload(definition, {{"M", rows}}));
+    }
+    workloads.push_back(StepWorkload("swiglu_n2048", {{"M", 8 * rows}}));
+    workloads.push_back(StepWorkload("swiglu_n12288", {{"M", rows}}));
+  }
+  AddIndexWorkloads(workloads);
   return workloads;
 }
 

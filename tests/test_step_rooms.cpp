@@ -6,6 +6,10 @@
 
 #include "engine/reference.h"
 #include "ops/kda_decode/spec.h"
+#include "ops/kpool_index_decode/spec.h"
+#include "ops/mhc/spec.h"
+#include "ops/rms_norm/spec.h"
+#include "ops/swiglu/spec.h"
 #include "replay/room_test.h"
 
 namespace assay {
@@ -77,6 +81,92 @@ void CompareKda(const std::string& definition, engine::GateKind gate) {
 TEST(StepRooms, KdaDecode) {
   CompareKda("kda_decode_h64_d128", engine::GateKind::kBounded);
   CompareKda("kda_decode_h64_d128_unbounded", engine::GateKind::kUnbounded);
+}
+
+std::vector<float> Widened(const Tensor& tensor) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    values.push_back(ToFloat(tensor.as<bf16>()[i]));
+  }
+  return values;
+}
+
+TEST(StepRooms, RmsNorm) {
+  const Family family = rms_norm::MakeFamily();
+  TestCase test = MakeTestCase(family, "rms_norm_n1536", {{"M", 4}}, 3);
+  const std::vector<ExpectedRows> truth = RoomTruth(test);
+  for (std::int64_t row = 0; row < 4; ++row) {
+    const Vec y = engine::reference::RmsNorm(ToVec<bf16>(test.inputs["x"], row * 1536, 1536),
+                                             Widened(test.inputs["weight"]), 1e-5f);
+    ExpectSame(y, truth[0].value.data() + row * 1536, 1e-13, "y");
+  }
+}
+
+TEST(StepRooms, Swiglu) {
+  const Family family = swiglu::MakeFamily();
+  for (const char* variant : {"default", "wide"}) {
+    TestCase test = MakeTestCase(family, "swiglu_n2048", {{"M", 2}}, 3, variant);
+    const Vec y = engine::reference::Activate(engine::ModelConfig{},
+                                              ToVec<bf16>(test.inputs["gate"], 0, 2 * 2048),
+                                              ToVec<bf16>(test.inputs["up"], 0, 2 * 2048));
+    ExpectSame(y, RoomTruth(test)[0].value.data(), 1e-13, variant);
+  }
+}
+
+TEST(StepRooms, Mhc) {
+  constexpr std::int64_t kN = 4096;
+  const Family family = mhc::MakeFamily();
+  TestCase test = MakeTestCase(family, "mhc_mix_n4096_s4", {{"M", 2}}, 3);
+  const std::vector<ExpectedRows> truth = RoomTruth(test);
+  engine::ModelConfig config;
+  config.hidden = kN;
+  // The room's constants are fp32 numbers; so are the engine's for this comparison.
+  config.rms_eps = mhc::kNormEps;
+  config.hc_eps = mhc::kMixEps;
+  const engine::HyperWeights weights{Floats(test.inputs["fn"]), Floats(test.inputs["base"]),
+                                     Floats(test.inputs["scale"])};
+  for (std::int64_t row = 0; row < 2; ++row) {
+    const Vec streams = ToVec<bf16>(test.inputs["streams"], row * 4 * kN, 4 * kN);
+    const engine::reference::Hyper hyper = engine::reference::HyperOf(config, weights, streams);
+    const Vec u = engine::reference::RmsNorm(engine::reference::MixIn(hyper, streams),
+                                             Widened(test.inputs["weight"]), config.rms_eps);
+    ExpectSame(u, truth[0].value.data() + row * kN, 1e-11, "u");
+    ExpectSame({hyper.post, hyper.post + 4}, truth[1].value.data() + row * 4, 1e-12, "post");
+    ExpectSame({&hyper.c[0][0], &hyper.c[0][0] + 16}, truth[2].value.data() + row * 16, 1e-12,
+               "comb");
+  }
+}
+
+TEST(StepRooms, KpoolIndexDecode) {
+  constexpr std::int64_t kHeads = kpool_index_decode::kHeads;
+  constexpr std::int64_t kSize = kpool_index_decode::kHeadSize;
+  const Family family = kpool_index_decode::MakeFamily();
+  for (const char* variant : {"natural", "ties", "negative_weights"}) {
+    TestCase test = MakeTestCase(family, "kpool_index_decode_h32_d128_topk512_c4",
+                                 {{"B", 1}, {"V", 2}, {"MP", 16}, {"NP", 20}}, 3, variant,
+                                 {{"sequence_lengths", std::vector<std::int64_t>{4000}}});
+    const std::vector<ExpectedRows> truth = RoomTruth(test);
+    const kpool_index_decode::Args args = kpool_index_decode::BindInputs(test.problem, test.inputs);
+    engine::ModelConfig config;
+    config.index_heads = kHeads;
+    config.index_dim = kSize;
+    std::vector<Vec> pools(1000, Vec(kSize));
+    for (std::size_t pool = 0; pool < pools.size(); ++pool) {
+      const auto id = static_cast<std::int64_t>(pool);
+      const std::uint8_t* key = kpool_index_decode::KeyOf(args, 0, id);
+      for (std::size_t d = 0; d < kSize; ++d) {
+        pools[pool][d] = ToFloat(e4m3{key[d]}) * kpool_index_decode::ScaleOf(args, 0, id);
+      }
+    }
+    for (std::int64_t row = 0; row < 2; ++row) {
+      const Vec scores = engine::reference::PoolScores(
+          config, ToVec<e4m3>(test.inputs["q"], row * kHeads * kSize, kHeads * kSize),
+          ToVec<float>(test.inputs["weights"], row * kHeads, kHeads), pools,
+          kpool_index_decode::VisiblePools(args, row));
+      const std::vector<std::int64_t> best = engine::reference::BestIds(scores, 512);
+      ExpectSame(Vec(best.begin(), best.end()), truth[0].value.data() + row * 512, 0, variant);
+    }
+  }
 }
 
 }  // namespace

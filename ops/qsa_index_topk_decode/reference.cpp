@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "base/parallel.h"
 #include "ops/qsa_index_topk_decode/spec.h"
+#include "ops/selection/selection.h"
 
 namespace assay::qsa_index_topk_decode {
 namespace {
@@ -16,16 +16,14 @@ constexpr double kInverseDivisor = 0.08838834764831844;  // 1 / sqrt(128)
 // adders that truncate.
 constexpr double kEpsilon = 2 * (128 + 8) * 0x1.0p-24;
 
-using Ids = std::vector<std::int32_t>;
+using selection::Ids;
 
 const bf16* Key(const Args& args, std::int64_t b, std::int64_t group) {
   const std::int64_t page = args.page_table[b * args.table_width + group / kPageGroups];
   return args.index_k_cache + (page * kPageGroups + group % kPageGroups) * kHeadSize;
 }
 
-// One candidate: its score, and the error that an fp32 kernel may make in it.
-struct Candidate {
-  double score = 0, band = 0;
+struct Candidate : selection::Candidate {
   bool surely_zero = false;  // no head comes near a positive product
 };
 
@@ -64,40 +62,6 @@ std::vector<Candidate> ScoreRow(const Args& args, std::int64_t b, std::int64_t n
   return candidates;
 }
 
-// Higher score first, NaN last, then lower id.
-Ids TopK(const std::vector<Candidate>& candidates) {
-  Ids ids(candidates.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  if (ids.size() <= static_cast<std::size_t>(kTopK)) return ids;
-  const auto before = [&](std::int32_t i, std::int32_t j) {
-    const double a = candidates[static_cast<std::size_t>(i)].score;
-    const double b = candidates[static_cast<std::size_t>(j)].score;
-    if (std::isnan(a) != std::isnan(b)) return std::isnan(b);
-    if (!std::isnan(a) && a != b) return a > b;
-    return i < j;
-  };
-  std::nth_element(ids.begin(), ids.begin() + kTopK - 1, ids.end(), before);
-  ids.resize(kTopK);
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-// "" when the row is min(512, n) strictly ascending ids of [0, n) and then -1.
-std::string FormProblem(const std::int32_t* ids, std::int64_t n) {
-  const std::int64_t count = std::min(n, kTopK);
-  for (std::int64_t i = 0; i < kTopK; ++i) {
-    const std::string at = "[" + std::to_string(i) + "] = " + std::to_string(ids[i]);
-    if (i >= count) {
-      if (ids[i] != -1) return at + ", expected -1 behind " + std::to_string(count) + " ids";
-    } else if (ids[i] < 0 || ids[i] >= n) {
-      return at + " is not a group of [0, " + std::to_string(n) + ")";
-    } else if (i > 0 && ids[i] <= ids[i - 1]) {
-      return at + " does not ascend";
-    }
-  }
-  return "";
-}
-
 // Both candidates have the same score in any precision: equal keys, infinities, or no positive
 // product at all.
 bool ExactTie(const Args& args, std::int64_t b, const std::vector<Candidate>& candidates,
@@ -110,44 +74,16 @@ bool ExactTie(const Args& args, std::int64_t b, const std::vector<Candidate>& ca
          std::memcmp(Key(args, b, i), Key(args, b, j), kKeyBytes) == 0;
 }
 
-std::string Text(const std::vector<Candidate>& candidates, std::int32_t id) {
-  const Candidate& candidate = candidates[static_cast<std::size_t>(id)];
-  return "group " + std::to_string(id) + " (score " + std::to_string(candidate.score) + " +- " +
-         std::to_string(2 * candidate.band) + ")";
+std::vector<selection::Candidate> Scores(const std::vector<Candidate>& candidates) {
+  return {candidates.begin(), candidates.end()};
 }
 
-// Why the set `got` is not a right answer although it is well formed; "" when all that was swapped
-// lies in the near-tie band of the lowest selected score.
+// Why the set `got` is not a right answer although it is well formed; "" when it is one.
 std::string SelectionProblem(const Args& args, std::int64_t b, std::int64_t n, const Ids& got) {
   const std::vector<Candidate> candidates = ScoreRow(args, b, n, SumOrder::kForward);
-  const Ids wanted = TopK(candidates);
-  Ids missing, extra;
-  std::set_difference(wanted.begin(), wanted.end(), got.begin(), got.end(),
-                      std::back_inserter(missing));
-  std::set_difference(got.begin(), got.end(), wanted.begin(), wanted.end(),
-                      std::back_inserter(extra));
-  const auto at = [&](std::int32_t id) { return candidates[static_cast<std::size_t>(id)]; };
-  double cut = std::numeric_limits<double>::infinity();
-  for (std::int32_t id : wanted) cut = std::min(cut, at(id).score);  // a NaN leaves it
-  for (std::int32_t id : missing) {
-    if (at(id).score > cut + 2 * at(id).band) {
-      return Text(candidates, id) + " is missing, the cut is at " + std::to_string(cut);
-    }
-  }
-  for (std::int32_t id : extra) {
-    if (std::isnan(at(id).score) || at(id).score < cut - 2 * at(id).band) {
-      return Text(candidates, id) + " was selected, the cut is at " + std::to_string(cut);
-    }
-  }
-  for (std::int32_t out : missing) {
-    for (std::int32_t in : extra) {
-      if (out < in && ExactTie(args, b, candidates, out, in)) {
-        return Text(candidates, in) + " was selected instead of the equal group " +
-               std::to_string(out);
-      }
-    }
-  }
-  return "";
+  return selection::SelectionProblem(
+      Scores(candidates), got, "group",
+      [&](std::int32_t i, std::int32_t j) { return ExactTie(args, b, candidates, i, j); });
 }
 
 }  // namespace
@@ -161,8 +97,9 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
   for (std::int64_t b : rows[0]) {
     const std::int64_t n = counts[static_cast<std::size_t>(b)];
     // Scores of a row that keeps everything do not matter.
-    const Ids top = n <= kTopK ? TopK(std::vector<Candidate>(static_cast<std::size_t>(n)))
-                               : TopK(ScoreRow(args, b, n, order));
+    std::vector<Candidate> candidates(static_cast<std::size_t>(n));
+    if (n > kTopK) candidates = ScoreRow(args, b, n, order);
+    const Ids top = selection::TopK(Scores(candidates), kTopK);
     for (std::int64_t i = 0; i < kTopK; ++i) {
       const auto at = static_cast<std::size_t>(i);
       ids.value.push_back(at < top.size() ? top[at] : -1);
@@ -175,7 +112,7 @@ std::vector<Finding> RowChecks(const Problem& problem, const Bundle& inputs, con
                                const RowLists& rows, const std::vector<ExpectedRows>& expected) {
   const Args args = BindInputs(problem, inputs);
   const std::vector<std::int64_t> counts = GroupCounts(args);
-  Finding form{"ids_well_formed", true, 0, 0, ""}, selection{"selection", true, 0, 0, ""};
+  Finding form{"ids_well_formed", true, 0, 0, ""}, chosen{"selection", true, 0, 0, ""};
   Finding band{"near_tie_rows", true, 0, static_cast<double>(rows[0].size()),
                "rows whose selection differs from the fp64 one inside the near-tie band"};
   const auto fail = [](Finding& finding, std::int64_t b, const std::string& problem_text) {
@@ -188,7 +125,7 @@ std::vector<Finding> RowChecks(const Problem& problem, const Bundle& inputs, con
     const std::int32_t* ids = outputs["block_ids"].as<std::int32_t>() + b * kTopK;
     const double* wanted = expected[0].value.data() + r * static_cast<std::size_t>(kTopK);
     if (std::equal(ids, ids + kTopK, wanted)) continue;
-    std::string problem_text = FormProblem(ids, n);
+    std::string problem_text = selection::FormProblem(ids, kTopK, n, "group");
     if (!problem_text.empty()) {
       fail(form, b, problem_text);
       continue;
@@ -197,10 +134,10 @@ std::vector<Finding> RowChecks(const Problem& problem, const Bundle& inputs, con
     if (problem_text.empty()) {
       ++band.measured;
     } else {
-      fail(selection, b, problem_text);
+      fail(chosen, b, problem_text);
     }
   }
-  return {form, selection, band};
+  return {form, chosen, band};
 }
 
 }  // namespace assay::qsa_index_topk_decode
