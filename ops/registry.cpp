@@ -33,6 +33,7 @@ std::vector<Family> CpuFamilies() {
       gdn_prefill::MakeFamily(),
       grouped_gemm_fp8_fp4::MakeFamily(),
       kda_decode::MakeFamily(),
+      kda_decode::MakeVerifyFamily(),
       kpool_index_decode::MakeFamily(),
       mhc::MakeFamily(),
       mixed_mla_decode::MakeFamily(),

@@ -32,7 +32,7 @@ void AddIndexWorkloads(std::vector<Workload>& workloads) {
                                {4, 1, 32768}, {16, 1, 8192}, {1, 4, 32768},  {4, 4, 8192}};
   constexpr std::int64_t kPageTokens = 256;
   for (const auto& [requests, rows, tokens] : kShapes) {
-    // Requests of about that length, one page or less shorter each, so that tails differ.
+    // Each request is 37 tokens shorter than the one before, so that tails and pages differ.
     std::vector<std::int64_t> lengths;
     std::int64_t pages = 0;
     for (std::int64_t b = 0; b < requests; ++b) {
@@ -55,6 +55,14 @@ std::vector<Workload> StepWorkloads() {
     for (const std::int64_t rows : kRows) {
       workloads.push_back(StepWorkload("kda_decode_h" + std::to_string(heads) + "_d128",
                                        {{"batch_size", rows}},
+                                       {{"gate_kind", "bounded"}, {"lower_bound", -5.0}}));
+    }
+  }
+  // The recurrence of drafts: 1, 2 or 4 requests with 2 to 8 rows each.
+  for (const std::int64_t requests : {1, 2, 4}) {
+    for (const std::int64_t rows : {2, 4, 6, 8}) {
+      workloads.push_back(StepWorkload("kda_verify_h64_d128",
+                                       {{"batch_size", requests}, {"rows", rows}},
                                        {{"gate_kind", "bounded"}, {"lower_bound", -5.0}}));
     }
   }

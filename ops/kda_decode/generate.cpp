@@ -1,4 +1,4 @@
-// Generated inputs of kda_decode: the same bits on every machine (exp and log of
+// Generated inputs of kda_decode and kda_verify: the same bits on every machine (exp and log of
 // gdn_decode/tokens.h, square roots, + - * / in a fixed order).
 #include <algorithm>
 #include <cmath>
@@ -216,7 +216,8 @@ void MakeGatesExtreme(std::int64_t row, bf16* a, bf16& b) {
 
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
   const Source source(problem, key);
-  const std::int64_t rows = problem.axis("batch_size") * problem.axis("H");
+  const std::int64_t states = problem.axis("batch_size") * problem.axis("H");
+  const std::int64_t rows = states * RowsOf(problem);
   bf16* q = inputs["q"].as<bf16>();
   bf16* k = inputs["k"].as<bf16>();
   bf16* v = inputs["v"].as<bf16>();
@@ -236,9 +237,9 @@ void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
       std::fill(k + at, k + at + kHeadSize, bf16{});
     if (problem.variant == "zero_rows" && row % 3 == 2)
       std::fill(q + at, q + at + kHeadSize, bf16{});
-    if (state != nullptr) {
-      FillState(problem, key, source, row, state->as<float>() + row * kStateElements);
-    }
+  });
+  ParallelFor(state != nullptr ? states : 0, 0, [&](std::int64_t row) {
+    FillState(problem, key, source, row, state->as<float>() + row * kStateElements);
   });
   if (Tensor* a_log = inputs.find("A_log")) {
     std::copy(source.a_log().begin(), source.a_log().end(), a_log->as<float>());

@@ -1,4 +1,4 @@
-// The definitions, tensors, checks, cost and verification policy of kda_decode.
+// The definitions, tensors, checks, cost and verification policy of kda_decode and kda_verify.
 #include <algorithm>
 #include <cmath>
 
@@ -24,13 +24,23 @@ std::vector<Definition> Definitions() {
   return definitions;
 }
 
-std::vector<TensorSpec> InputSpecs() {
+std::vector<Definition> VerifyDefinitions() {
+  std::vector<Definition> definitions;
+  for (const std::int64_t heads : kHeadCounts) {
+    definitions.push_back(
+        {"kda_verify_h" + std::to_string(heads) + "_d128", {{"H", heads}}, {"batch_size", "rows"}});
+  }
+  return definitions;
+}
+
+// `rows`: "1" or the axis.
+std::vector<TensorSpec> InputSpecs(const std::string& rows) {
   return {
-      {"q", DType::kBF16, {"batch_size", "1", "H", "128"}},
-      {"k", DType::kBF16, {"batch_size", "1", "H", "128"}},
-      {"v", DType::kBF16, {"batch_size", "1", "H", "128"}},
-      {"a", DType::kBF16, {"batch_size", "1", "H", "128"}},
-      {"b", DType::kBF16, {"batch_size", "1", "H"}},
+      {"q", DType::kBF16, {"batch_size", rows, "H", "128"}},
+      {"k", DType::kBF16, {"batch_size", rows, "H", "128"}},
+      {"v", DType::kBF16, {"batch_size", rows, "H", "128"}},
+      {"a", DType::kBF16, {"batch_size", rows, "H", "128"}},
+      {"b", DType::kBF16, {"batch_size", rows, "H"}},
       {"A_log", DType::kF32, {"H"}, /*optional=*/true},
       {"dt_bias", DType::kF32, {"H", "128"}},
       {"state", DType::kF32, {"batch_size", "H", "128", "128"}, /*optional=*/true},
@@ -44,6 +54,19 @@ std::vector<TensorSpec> OutputSpecs() {
   TensorSpec new_state{"new_state", DType::kF32, {"batch_size", "H", "128", "128"}};
   new_state.row_rank = 2;
   return {output, new_state};
+}
+
+// Rows of both outputs are (n, row, h), numbered (n * rows + row) * H + h.
+std::vector<TensorSpec> VerifyOutputSpecs() {
+  TensorSpec output{"output", DType::kBF16, {"batch_size", "rows", "H", "128"}};
+  output.row_rank = 3;
+  TensorSpec scratch{"scratch", DType::kF32, {"batch_size", "rows", "H", "128", "128"}};
+  scratch.row_rank = 3;
+  return {output, scratch};
+}
+
+std::vector<TensorSpec> InputSpecs(const Problem& problem) {
+  return InputSpecs(problem.axes.contains("rows") ? "rows" : "1");
 }
 
 const char* GateName(Gate gate) {
@@ -67,6 +90,7 @@ void ValidateAxes(const Problem& problem) {
     BadInput(name + "gate_kind = '" + *recorded + "', but the definition has the " + gate +
              " gate");
   }
+  if (RowsOf(problem) < 1) BadInput(name + "axis rows = 0 is no number of rows");
   if (!problem.attributes.contains("lower_bound")) return;
   if (GateOf(problem) == Gate::kUnbounded) BadInput(name + "the unbounded gate has no lower_bound");
   const float bound = LowerBoundOf(problem);
@@ -77,7 +101,7 @@ void ValidateAxes(const Problem& problem) {
 
 // dt_bias is [H, 128] or flat; both are told apart by rank.
 std::vector<TensorSpec> SpecsFor(const Problem& problem, const Bundle& inputs) {
-  std::vector<TensorSpec> specs = InputSpecs();
+  std::vector<TensorSpec> specs = InputSpecs(problem);
   const Tensor* dt_bias = inputs.find("dt_bias");
   for (TensorSpec& spec : specs) {
     if (spec.name == "dt_bias" && dt_bias != nullptr && dt_bias->shape.size() == 1) {
@@ -113,7 +137,7 @@ void ValidateInputs(const Problem& problem, const Bundle& inputs) {
 
 std::vector<TensorLayout> InputLayouts(const Problem& problem) {
   std::vector<TensorLayout> layouts;
-  for (const TensorSpec& spec : InputSpecs()) {
+  for (const TensorSpec& spec : InputSpecs(problem)) {
     if (spec.name == "state" && problem.variant == "state_null") continue;
     if (spec.name == "A_log" && GateOf(problem) == Gate::kPlain) continue;
     layouts.push_back(Resolve(spec, problem));
@@ -125,18 +149,19 @@ std::vector<TensorLayout> InputLayouts(const Problem& problem) {
 Cost CostOf(const Problem& problem, const Bundle& inputs) {
   const auto batch = static_cast<double>(problem.axis("batch_size"));
   const auto heads = static_cast<double>(problem.axis("H"));
-  const double states = inputs.has("state") ? 2 : 1;
+  const auto rows = static_cast<double>(RowsOf(problem));
+  const double states = rows + (inputs.has("state") ? 1 : 0);
   Cost cost;
-  cost.flops = batch * heads * kStateElements * 7;
-  cost.bytes = batch * heads * (states * kStateElements * 4 + 5 * kHeadSize * 2 + 2);
+  cost.flops = batch * rows * heads * kStateElements * 7;
+  cost.bytes = batch * heads * (states * kStateElements * 4 + rows * (5 * kHeadSize * 2 + 2));
   if (batch > 0) cost.bytes += heads * ((inputs.has("A_log") ? 4 : 0) + kHeadSize * 4);
   return cost;
 }
 
-// All (n, h) up to 512 (32 MB of state); else the first and the last 64, and a sample.
+// All (n, row, h) up to 512 (32 MB of state); else the first and the last 64, and a sample.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
   constexpr std::int64_t kMostRows = 512, kEdgeRows = 64;
-  const std::int64_t count = problem.axis("batch_size") * problem.axis("H");
+  const std::int64_t count = problem.axis("batch_size") * RowsOf(problem) * problem.axis("H");
   std::vector<std::int64_t> rows;
   if (count <= kMostRows) {
     for (std::int64_t row = 0; row < count; ++row) rows.push_back(row);
@@ -187,6 +212,10 @@ float LowerBoundOf(const Problem& problem) {
   BadInput(problem.definition->name + ": lower_bound is not a number");
 }
 
+std::int64_t RowsOf(const Problem& problem) {
+  return problem.axes.contains("rows") ? problem.axis("rows") : 1;
+}
+
 bool QkNormOf(const Problem& problem) {
   const std::int64_t* flag = problem.integer("qk_norm");
   return flag == nullptr || *flag != 0;
@@ -198,6 +227,7 @@ Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   args.lower_bound = LowerBoundOf(problem);
   args.qk_norm = QkNormOf(problem);
   args.batch = problem.axis("batch_size");
+  args.rows = RowsOf(problem);
   args.heads = problem.axis("H");
   args.q = inputs["q"].as<bf16>();
   args.k = inputs["k"].as<bf16>();
@@ -208,7 +238,8 @@ Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   args.dt_bias = inputs["dt_bias"].as<float>();
   if (const Tensor* state = inputs.find("state")) args.state = state->as<float>();
   args.output = outputs["output"].as<bf16>();
-  args.new_state = outputs["new_state"].as<float>();
+  if (Tensor* new_state = outputs.find("new_state")) args.new_state = new_state->as<float>();
+  if (Tensor* scratch = outputs.find("scratch")) args.scratch = scratch->as<float>();
   return args;
 }
 
@@ -217,7 +248,7 @@ Family MakeFamily() {
   family.name = "kda_decode";
   family.summary = "delta attention with one decay per key channel, one token, k-last state";
   family.definitions = Definitions();
-  family.inputs = InputSpecs();
+  family.inputs = InputSpecs("1");
   family.outputs = OutputSpecs();
   family.variants = {"default",       "state_zeros", "state_null", "state_noise",
                      "extreme_gates", "zero_rows",   "v10",        "v50"};
@@ -231,6 +262,16 @@ Family MakeFamily() {
   family.policies = Policies;
   family.backends = Backends();
   family.mutants = Mutants();
+  return family;
+}
+
+Family MakeVerifyFamily() {
+  Family family = MakeFamily();
+  family.name = "kda_verify";
+  family.summary = "kda_decode for several rows of each request, the state after every row";
+  family.definitions = VerifyDefinitions();
+  family.inputs = InputSpecs("rows");
+  family.outputs = VerifyOutputSpecs();
   return family;
 }
 

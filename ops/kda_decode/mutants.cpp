@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "ops/kda_decode/gates.h"
 #include "ops/kda_decode/spec.h"
 
@@ -28,6 +29,9 @@ enum class Mistake {
   kStateNotWritten,
   kOutputOnePercent,
   kStateOnePercent,
+  kRowsFromCommitted,
+  kSlotsOffByOne,
+  kRowsSwapped,
 };
 
 struct Head {
@@ -61,8 +65,8 @@ void SetDecays(const Args& args, Mistake mistake, std::int64_t token, std::int64
   }
 }
 
-Head ReadHead(const Args& args, Mistake mistake, std::int64_t n, std::int64_t h) {
-  const std::int64_t token = n, at = (token * args.heads + h) * kHeadSize;
+Head ReadHead(const Args& args, Mistake mistake, std::int64_t token, std::int64_t h) {
+  const std::int64_t at = (token * args.heads + h) * kHeadSize;
   const std::int64_t v_head = mistake == Mistake::kValueHeadsSwapped ? h ^ 1 : h;
   Head head;
   SetDecays(args, mistake, token, h, head);
@@ -112,15 +116,33 @@ void StepRow(const Head& head, Mistake mistake, const float* state_in, std::int6
   }
 }
 
-void RunMutant(Mistake mistake, const Args& args) {
-  for (std::int64_t row = 0; row < args.batch * args.heads; ++row) {
-    const Head head = ReadHead(args, mistake, row / args.heads, row % args.heads);
-    const float* state = args.state != nullptr ? args.state + row * kStateElements : nullptr;
+// The rows of (n, h), each from the state that the row before left.
+void RunHead(Mistake mistake, const Args& args, std::int64_t n, std::int64_t h) {
+  const float* committed =
+      args.state != nullptr ? args.state + (n * args.heads + h) * kStateElements : nullptr;
+  std::vector<float> state(kStateElements), next(kStateElements);
+  if (committed != nullptr) std::copy_n(committed, kStateElements, state.begin());
+  float* states = args.scratch != nullptr ? args.scratch : args.new_state;
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    const std::int64_t token = n * args.rows + row;
+    const std::int64_t read =
+        mistake == Mistake::kRowsSwapped ? n * args.rows + args.rows - 1 - row : token;
+    const Head head = ReadHead(args, mistake, read, h);
+    const bool restart = mistake == Mistake::kRowsFromCommitted && committed != nullptr;
     for (std::int64_t v = 0; v < kHeadSize; ++v) {
-      StepRow(head, mistake, state, v, args.new_state + row * kStateElements,
-              args.output[row * kHeadSize + v]);
+      StepRow(head, mistake, restart ? committed : state.data(), v, next.data(),
+              args.output[(token * args.heads + h) * kHeadSize + v]);
     }
+    std::swap(state, next);
+    const std::int64_t slot =
+        mistake == Mistake::kSlotsOffByOne ? n * args.rows + (row + 1) % args.rows : token;
+    std::copy(state.begin(), state.end(), states + (slot * args.heads + h) * kStateElements);
   }
+}
+
+void RunMutant(Mistake mistake, const Args& args) {
+  ParallelFor(args.batch * args.heads, 0,
+              [&](std::int64_t i) { RunHead(mistake, args, i / args.heads, i % args.heads); });
 }
 
 Mutant Make(const char* name, const char* what, Mistake mistake,
@@ -138,6 +160,7 @@ Mutant Make(const char* name, const char* what, Mistake mistake,
 bool HasALog(const Problem& problem) { return GateOf(problem) != Gate::kPlain; }
 bool HasBound(const Problem& problem) { return GateOf(problem) != Gate::kUnbounded; }
 bool Normalises(const Problem& problem) { return QkNormOf(problem); }
+bool Verifies(const Problem& problem) { return RowsOf(problem) > 1; }
 
 }  // namespace
 
@@ -165,6 +188,12 @@ std::vector<Mutant> Mutants() {
       Make("state_not_written", "returns the old state", Mistake::kStateNotWritten),
       Make("output_one_percent", "output is 1 percent too large", Mistake::kOutputOnePercent),
       Make("state_one_percent", "state is 1 percent too large", Mistake::kStateOnePercent),
+      Make("rows_from_committed", "starts every row of a draft from the committed state",
+           Mistake::kRowsFromCommitted, Verifies),
+      Make("slots_off_by_one", "leaves each row's state in the scratch of the next row",
+           Mistake::kSlotsOffByOne, Verifies),
+      Make("rows_swapped", "takes the rows of a draft in reverse order", Mistake::kRowsSwapped,
+           Verifies),
   };
 }
 

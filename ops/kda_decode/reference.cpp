@@ -1,4 +1,5 @@
-// The truth of kda_decode: the formulas of README.md in fp64, loop by loop.
+// The truth of kda_decode and kda_verify: the formulas of README.md in fp64, loop by loop.
+#include <algorithm>
 #include <cmath>
 
 #include "base/parallel.h"
@@ -15,7 +16,6 @@ std::int64_t Ordered(std::int64_t i, SumOrder order) {
 struct HeadInputs {
   double beta = 0;
   double q[kHeadSize] = {}, k[kHeadSize] = {}, v[kHeadSize] = {}, decay[kHeadSize] = {};
-  const float* state = nullptr;  // [128 (V), 128 (K)], null = zeros
 };
 
 void Normalise(double* x, SumOrder order) {
@@ -39,7 +39,7 @@ double LogDecay(const Problem& problem, const Bundle& inputs, std::int64_t h, st
   return gate == Gate::kBounded ? LowerBoundOf(problem) * Sigmoid(rate * x) : -rate * Softplus(x);
 }
 
-// Row `row` = n * H + h.
+// Row `row` = token * H + h.
 HeadInputs ReadHead(const Problem& problem, const Bundle& inputs, std::int64_t row,
                     SumOrder order) {
   const std::int64_t h = row % problem.axis("H"), at = row * kHeadSize;
@@ -57,19 +57,14 @@ HeadInputs ReadHead(const Problem& problem, const Bundle& inputs, std::int64_t r
   }
   for (double& x : head.q) x /= std::sqrt(128.0);
   head.beta = Sigmoid(ToFloat(inputs["b"].as<bf16>()[row]));
-  if (const Tensor* state = inputs.find("state")) {
-    head.state = state->as<float>() + row * kStateElements;
-  }
   return head;
 }
 
-// Row `v` of one head's state: what it becomes, the output, and the magnitude of the output's
-// summands.
+// Row `v` of one head's state becomes what the token makes of it; the output, and the magnitude of
+// the output's summands.
 void StepRow(const HeadInputs& head, std::int64_t v, SumOrder order, double* state, double& output,
              double& magnitude) {
-  for (std::int64_t i = 0; i < kHeadSize; ++i) {
-    state[i] = head.decay[i] * (head.state != nullptr ? head.state[v * kHeadSize + i] : 0.0);
-  }
+  for (std::int64_t i = 0; i < kHeadSize; ++i) state[i] *= head.decay[i];
   double predicted = 0;
   for (std::int64_t i = 0; i < kHeadSize; ++i) {
     predicted += state[Ordered(i, order)] * head.k[Ordered(i, order)];
@@ -85,33 +80,55 @@ void StepRow(const HeadInputs& head, std::int64_t v, SumOrder order, double* sta
   }
 }
 
+// Everything about one row: [128] outputs, their magnitudes, [128, 128] state.
+struct RowTruth {
+  double output[kHeadSize] = {}, magnitude[kHeadSize] = {};
+  std::vector<double> state = std::vector<double>(kStateElements);
+};
+
+// Row `row` = (n * rows + r) * H + h: the committed state of (n, h), then tokens 0 to r.
+RowTruth TruthOf(const Problem& problem, const Bundle& inputs, std::int64_t row, SumOrder order) {
+  const std::int64_t heads = problem.axis("H"), h = row % heads, token = row / heads;
+  const std::int64_t n = token / RowsOf(problem);
+  RowTruth truth;
+  if (const Tensor* state = inputs.find("state")) {
+    const float* committed = state->as<float>() + (n * heads + h) * kStateElements;
+    std::copy(committed, committed + kStateElements, truth.state.begin());
+  }
+  for (std::int64_t t = n * RowsOf(problem); t <= token; ++t) {
+    const HeadInputs head = ReadHead(problem, inputs, t * heads + h, order);
+    for (std::int64_t v = 0; v < kHeadSize; ++v) {
+      StepRow(head, v, order, truth.state.data() + v * kHeadSize, truth.output[v],
+              truth.magnitude[v]);
+    }
+  }
+  return truth;
+}
+
 }  // namespace
 
 std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs,
                                     const RowLists& rows, SumOrder order) {
-  ExpectedRows output, new_state;
+  ExpectedRows output, state;
   output.value.resize(rows[0].size() * kHeadSize);
   output.scale.resize(rows[0].size() * kHeadSize);
-  new_state.value.resize(rows[1].size() * kStateElements);
+  state.value.resize(rows[1].size() * kStateElements);
   ParallelFor(static_cast<std::int64_t>(rows[0].size()), 0, [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    const HeadInputs head = ReadHead(problem, inputs, rows[0][at], order);
-    for (std::size_t v = 0; v < kHeadSize; ++v) {
-      double state[kHeadSize];
-      StepRow(head, static_cast<std::int64_t>(v), order, state, output.value[at * kHeadSize + v],
-              output.scale[at * kHeadSize + v]);
+    const RowTruth truth = TruthOf(problem, inputs, rows[0][static_cast<std::size_t>(i)], order);
+    std::copy_n(truth.output, kHeadSize, output.value.begin() + i * kHeadSize);
+    std::copy_n(truth.magnitude, kHeadSize, output.scale.begin() + i * kHeadSize);
+    // As a rule both lists are the same, and one computation serves both.
+    if (rows[0] == rows[1]) {
+      std::copy(truth.state.begin(), truth.state.end(), state.value.begin() + i * kStateElements);
     }
   });
-  ParallelFor(static_cast<std::int64_t>(rows[1].size()), 0, [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    const HeadInputs head = ReadHead(problem, inputs, rows[1][at], order);
-    for (std::size_t v = 0; v < kHeadSize; ++v) {
-      double value = 0, magnitude = 0;
-      StepRow(head, static_cast<std::int64_t>(v), order,
-              new_state.value.data() + at * kStateElements + v * kHeadSize, value, magnitude);
-    }
-  });
-  return {std::move(output), std::move(new_state)};
+  ParallelFor(
+      rows[0] == rows[1] ? 0 : static_cast<std::int64_t>(rows[1].size()), 0, [&](std::int64_t i) {
+        const RowTruth truth =
+            TruthOf(problem, inputs, rows[1][static_cast<std::size_t>(i)], order);
+        std::copy(truth.state.begin(), truth.state.end(), state.value.begin() + i * kStateElements);
+      });
+  return {std::move(output), std::move(state)};
 }
 
 }  // namespace assay::kda_decode

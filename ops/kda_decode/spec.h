@@ -67,12 +67,16 @@ float LowerBoundOf(const Problem& problem);
 // The attribute `qk_norm`, else true.
 bool QkNormOf(const Problem& problem);
 
+// Rows of each request: the axis `rows` of a verify definition, 1 of a decode definition.
+std::int64_t RowsOf(const Problem& problem);
+
 // Pointers of a named bundle.
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
 
-Family MakeFamily();
+Family MakeFamily();        // kda_decode
+Family MakeVerifyFamily();  // kda_verify: several rows a request, the state after each
 
-// Parts of MakeFamily, one file each.
+// Parts of both, one file each.
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs);
 std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs,
                                     const RowLists& rows, SumOrder order);

@@ -32,6 +32,17 @@ const Family& TheFamily() {
   return family;
 }
 
+const Family& VerifyFamily() {
+  static const Family family = MakeVerifyFamily();
+  return family;
+}
+
+TestCase MakeVerify(std::int64_t requests, std::int64_t rows,
+                    const std::string& variant = "default", std::int64_t heads = 8) {
+  return MakeTestCase(VerifyFamily(), "kda_verify_h" + std::to_string(heads) + "_d128",
+                      {{"batch_size", requests}, {"rows", rows}}, 7, variant);
+}
+
 TestCase MakeCase(const std::string& definition, std::int64_t batch,
                   const std::string& variant = "default", std::uint64_t key = 7,
                   const Attributes& attributes = {}) {
@@ -457,6 +468,44 @@ TEST(KdaDecode, MutantsAreRejected) {
     SCOPED_TRACE(definition);
     ExpectMutantsKilled(test);
   }
+}
+
+TEST(KdaVerify, StepShapesAndVariants) {
+  for (std::int64_t requests : {1, 2, 4}) {
+    for (std::int64_t rows : {1, 2, 4, 6, 8}) {
+      if (kSanitized && requests * rows > 4) continue;
+      TestCase test = MakeVerify(requests, rows);
+      ExpectPasses(test, std::to_string(requests) + " x " + std::to_string(rows));
+    }
+  }
+  for (const std::string& variant : VerifyFamily().variants) {
+    TestCase test = MakeVerify(1, 3, variant);
+    ExpectPasses(test, variant);
+  }
+  TestCase empty = MakeVerify(0, 4);
+  ExpectPasses(empty, "no requests");
+}
+
+TEST(KdaVerify, RowsAreSampledWhereThereAreMany) {
+  if (kSanitized) GTEST_SKIP() << "134 MB of states";
+  TestCase test = MakeVerify(2, 16, "default", 64);
+  const Verdict verdict = RunAndVerify(test, "cpu", /*full=*/false);
+  EXPECT_TRUE(verdict.passed()) << verdict.reason;
+}
+
+TEST(KdaVerify, MutantsAreRejected) {
+  TestCase test = MakeVerify(2, 4);
+  ExpectMutantsKilled(test);
+}
+
+TEST(KdaVerify, RefusesBadAxesAndCountsItsBytes) {
+  EXPECT_THAT(ErrorOf([] { MakeVerify(1, 0); }), HasSubstr("axis rows = 0"));
+  TestCase test = MakeVerify(2, 4);
+  EXPECT_EQ(VerifyFamily().cost(test.problem, test.inputs).bytes,
+            2 * 8 * (5 * 65536 + 4 * 1282) + 8 * 516);
+  const TestCase decode = MakeCase(kSmall, 2);
+  EXPECT_THAT(ErrorOf([&] { VerifyFamily().validate_inputs(test.problem, decode.inputs); }),
+              HasSubstr("input 'q' is bfloat16[2,1,8,128], expected bfloat16[2,4,8,128]"));
 }
 
 TEST(KdaDecode, CostMatchesThePage) {
