@@ -29,6 +29,7 @@ struct DecodeFlags {
   std::string model = "tiny", format = "bf16", tokens, executor = "cpu", commit = "replay", rule,
               check, simulate, index_share = "model", print_program;
   std::int64_t prompt_tokens = 32, max_new = 64, capacity = 0;
+  PrefixOptions prefix;
   int mtp = 0, requests = 1, threads = 0, top_k = 0;
   std::uint64_t seed = 1;
   double temperature = 0, top_p = 1, plant = -1;
@@ -125,6 +126,7 @@ GenerateOptions ParseGeneration(const DecodeFlags& flags) {
   options.sample_drafts = options.rule == AcceptRule::kRejection;
   options.simulated = ParseSimulation(flags);
   options.max_new = flags.max_new;
+  options.prefix = flags.prefix;
   if (flags.index_share == "on") options.share_index = true;
   if (flags.index_share == "off") options.share_index = false;
   return options;
@@ -193,14 +195,16 @@ StateOptions SizeState(const DecodeFlags& flags, std::size_t longest_prompt) {
     BadInput("--commit " + flags.commit + ": replay and scratch exist");
   }
   StateOptions options;
-  options.slots = flags.requests + 1;  // one for forks of check mode
+  const int snapshots = flags.prefix.interval != 0 ? flags.prefix.snapshots : 0;
+  options.slots = flags.requests + snapshots + 1;  // one for forks of check mode
   options.rows_per_request = flags.mtp + 1;
   options.commit =
       reference || flags.commit == "scratch" ? CommitMode::kScratch : CommitMode::kReplay;
   const std::int64_t per_request =
       static_cast<std::int64_t>(longest_prompt) + flags.max_new + 2 * (flags.mtp + 1);
-  options.tokens =
-      flags.capacity > 0 ? flags.capacity : (flags.requests + 1) * (per_request + kPoolPageTokens);
+  options.tokens = flags.capacity > 0 ? flags.capacity
+                                      : (flags.requests + 1) * (per_request + kPoolPageTokens) +
+                                            snapshots * kPoolPageTokens;
   return options;
 }
 
@@ -273,6 +277,7 @@ void PrintText(const Run& run, const DecodeFlags& flags, const Summary& summary)
              cycles * times.draft, cycles * times.verify, cycles * times.commit,
              cycles * times.extend);
   fmt::print("{}", run.dispatcher.counters().Text());
+  if (const PrefixCounters* prefixes = run.generator.prefixes()) fmt::print("{}", prefixes->Text());
   fmt::print("bytes of a verify step: {:.1f} MB, {:.2f} GB/s\n",
              1e-6 * static_cast<double>(summary.bytes.total()),
              1e-9 * static_cast<double>(summary.bytes.total()) / summary.step_seconds);
@@ -315,6 +320,12 @@ Json ToJson(const Run& run, const DecodeFlags& flags, const Summary& summary) {
   const PathCounters& counters = run.dispatcher.counters();
   for (std::size_t reason = 0; reason < counters.steps.size(); ++reason) {
     json["steps"][FallbackName(static_cast<Fallback>(reason))] = counters.steps[reason];
+  }
+  if (const PrefixCounters* prefixes = run.generator.prefixes()) {
+    json["prefixes"] = {{"taken", prefixes->taken},
+                        {"evicted", prefixes->evicted},
+                        {"restored", prefixes->restored},
+                        {"reused_tokens", prefixes->reused_tokens}};
   }
   const CheckFindings& findings = run.checker.findings();
   if (findings.checked > 0) {
@@ -425,6 +436,10 @@ void AddDecodeCommand(CLI::App& app, int& exit_code) {
                       "Run every N-th step again: shadow:N, unroll:N, ref:N, products:N");
   command->add_option("--capacity", flags->capacity,
                       "Cache tokens of all requests (0 = as needed)");
+  command->add_option("--prefix-interval", flags->prefix.interval,
+                      "Snapshots every so many tokens, for prompts that begin alike (0 = none)");
+  command->add_option("--prefix-snapshots", flags->prefix.snapshots, "Snapshots at a time")
+      ->capture_default_str();
   command->add_option("--print-program", flags->print_program,
                       "Print the step program: text, json, svg");
   command->add_flag("--floor", flags->floor, "Measure the memory's read rate and compare");

@@ -48,6 +48,9 @@ Generator::Generator(const Model& model, State& state, Dispatcher& dispatcher,
   if (options_.sample_drafts && options_.rule != AcceptRule::kRejection) {
     BadInput("sampled drafts need the rejection rule");
   }
+  if (options_.prefix.interval != 0) {
+    prefixes_.emplace(state_, options_.prefix, state_.options().rows_per_request);
+  }
 }
 
 // ---- requests ----
@@ -61,11 +64,18 @@ int Generator::Add(const std::vector<std::int32_t>& prompt, std::uint64_t seed) 
     }
   }
   Request request;
-  request.slot = state_.Create();
   request.seed = seed;
   request.tokens = prompt;
+  MakeSlot();
+  const int known = prefixes_ ? prefixes_->Find(prompt) : -1;
+  std::vector<bf16> hidden;
+  if (known >= 0) hidden = prefixes_->hidden(known);
+  request.slot = known >= 0 ? prefixes_->Restore(known) : state_.Create();
   try {
-    state_.Reserve(request.slot, static_cast<std::int64_t>(prompt.size()));
+    const std::int64_t length = state_.length(request.slot);
+    Reserve(request, static_cast<std::int64_t>(prompt.size()) - length,
+            hidden.empty() ? length : length - kPoolTokens);
+    if (!hidden.empty()) RepeatMtpRows(request, hidden);
     Prefill(request);
   } catch (...) {
     state_.Free(request.slot);
@@ -76,6 +86,7 @@ int Generator::Add(const std::vector<std::int32_t>& prompt, std::uint64_t seed) 
 }
 
 int Generator::Fork(int request, std::uint64_t seed) {
+  MakeSlot();
   const int slot = state_.Fork(at(request).slot);
   requests_.push_back(at(request));
   requests_.back().slot = slot;
@@ -89,33 +100,101 @@ void Generator::Remove(int request) {
   if (at(request).generated.finish == Finish::kNo) at(request).generated.finish = Finish::kCount;
 }
 
+// Snapshots give way to requests: slots and pages.
+void Generator::MakeSlot() {
+  while (!state_.HasSlot() && prefixes_ && prefixes_->Evict()) {
+  }
+}
+
+void Generator::Reserve(const Request& request, std::int64_t rows,
+                        std::optional<std::int64_t> from) {
+  while (!state_.HasRoom(request.slot, rows, from) && prefixes_ && prefixes_->Evict()) {
+  }
+  state_.Reserve(request.slot, rows, from);
+}
+
+// The last MTP row of a prefix has eaten the token that followed it then. Rows of the last pool run
+// again with the token that follows now: the ring, which that pool is closed from, is not part of a
+// snapshot.
+void Generator::RepeatMtpRows(Request& request, const std::vector<bf16>& hidden) {
+  const int most = state_.options().rows_per_request;
+  const std::int64_t end = state_.length(request.slot), size = model_.config.hidden;
+  request.recent_hidden = hidden;
+  for (std::int64_t start = end - kPoolTokens; start < end; start += most) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(most, end - start));
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(most), 0);
+    std::copy_n(request.tokens.begin() + start + 1, count, tokens.begin());
+    std::vector<bf16> rows(static_cast<std::size_t>(most * size));
+    std::copy_n(hidden.begin() + (start - end + kPoolTokens) * size, count * size, rows.begin());
+    dispatcher_.Run(Phase::kPrefill, ProgramKind::kMtp, most, {{request.slot, count, start, {}}},
+                    tokens, rows);
+  }
+}
+
+// Called before `accepted` rows, whose hidden states are given, are committed. `emitted` are tokens
+// that the request does not have yet.
+Generator::Pending Generator::BeginSnapshot(Request& request, int accepted, const bf16* hidden,
+                                            const std::vector<std::int32_t>& emitted) {
+  Pending pending;
+  if (!prefixes_) return pending;
+  const std::int64_t size = model_.config.hidden, length = state_.length(request.slot);
+  const auto keep_recent = [&](std::int64_t row0, std::int64_t row1) {
+    std::vector<bf16>& recent = request.recent_hidden;
+    recent.insert(recent.end(), hidden + row0 * size, hidden + row1 * size);
+    const auto extra = static_cast<std::int64_t>(recent.size()) - kPoolTokens * size;
+    if (extra > 0) recent.erase(recent.begin(), recent.begin() + extra);
+  };
+  const std::int64_t boundary = prefixes_->Boundary(length, accepted);
+  const std::int64_t below = boundary > 0 ? boundary - length : 0;
+  keep_recent(0, below);
+  if (boundary > 0) {
+    std::vector<std::int32_t> tokens = request.tokens;
+    tokens.insert(tokens.end(), emitted.begin(), emitted.end());
+    tokens.resize(static_cast<std::size_t>(boundary));
+    pending.ticket = prefixes_->Begin(request.slot, static_cast<int>(below), std::move(tokens));
+    if (options_.drafts > 0) pending.hidden = request.recent_hidden;
+  }
+  keep_recent(below, accepted);
+  return pending;
+}
+
+void Generator::PublishSnapshot(Pending& pending) {
+  if (pending.ticket >= 0) prefixes_->Publish(pending.ticket, std::move(pending.hidden));
+}
+
 // The prompt in steps of as many rows as the state has room for; MTP rows follow each step.
 void Generator::Prefill(Request& request) {
   const int most = state_.options().rows_per_request;
   const auto prompt = static_cast<std::int64_t>(request.tokens.size());
-  for (std::int64_t start = 0; start < prompt; start += most) {
+  for (std::int64_t start = state_.length(request.slot); start < prompt; start += most) {
     const int count = static_cast<int>(std::min<std::int64_t>(most, prompt - start));
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(most), 0);
     std::copy_n(request.tokens.begin() + start, count, tokens.begin());
     const StepOutput output = dispatcher_.Run(Phase::kPrefill, ProgramKind::kTrunk, most,
                                               {{request.slot, count, start, {}}}, tokens);
+    const std::int64_t size = model_.config.hidden;
+    std::vector<bf16> hidden(static_cast<std::size_t>(most * size));
+    for (int row = 0; row < count; ++row) {
+      std::copy_n(output.hidden(row).begin(), size, hidden.begin() + row * size);
+    }
+    Pending pending = BeginSnapshot(request, count, hidden.data(), {});
     state_.Commit(request.slot, count);
     if (start + count == prompt) {
       AcceptInput first{options_.rule, options_.sampling, request.seed, prompt - 1, {}, {}, {}};
       first.logits.push_back(output.logits(count - 1));
       Emit(request, Accept(first));
     }
-    if (options_.drafts == 0) continue;
-    std::vector<bf16> hidden(static_cast<std::size_t>(most * model_.config.hidden));
-    for (int row = 0; row < count; ++row) {
-      std::copy_n(output.hidden(row).begin(), model_.config.hidden,
-                  hidden.begin() + row * model_.config.hidden);
-      tokens[static_cast<std::size_t>(row)] =
-          request.tokens[static_cast<std::size_t>(start + row) + 1];
+    if (options_.drafts > 0) {
+      for (int row = 0; row < count; ++row) {
+        tokens[static_cast<std::size_t>(row)] =
+            request.tokens[static_cast<std::size_t>(start + row) + 1];
+      }
+      const StepOutput drafted =
+          dispatcher_.Run(Phase::kPrefill, ProgramKind::kMtp, most,
+                          {{request.slot, count, start, {}}}, tokens, hidden);
+      KeepDraftSeed(request, drafted, count - 1);
     }
-    const StepOutput drafted = dispatcher_.Run(Phase::kPrefill, ProgramKind::kMtp, most,
-                                               {{request.slot, count, start, {}}}, tokens, hidden);
-    KeepDraftSeed(request, drafted, count - 1);
+    PublishSnapshot(pending);
   }
 }
 
@@ -169,7 +248,7 @@ void Generator::RunGroup(const std::vector<int>& group) {
         static_cast<int>(std::min<std::int64_t>(rows(), model_.config.max_positions - turn.length));
     turns.push_back(std::move(turn));
   }
-  for (const Turn& turn : turns) state_.Reserve(at(turn.request).slot, turn.rows);
+  for (const Turn& turn : turns) Reserve(at(turn.request), turn.rows);
   Stopwatch watch;
   if (options_.drafts > 0) Draft(turns);
   times_.draft += watch.Lap();
@@ -180,13 +259,18 @@ void Generator::RunGroup(const std::vector<int>& group) {
     hidden.insert(hidden.end(), verified.hidden(row).begin(), verified.hidden(row).end());
   }
   AcceptRows(verified, turns);
-  for (const Turn& turn : turns) {
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    Turn& turn = turns[i];
+    const bf16* own = hidden.data() + static_cast<std::int64_t>(i) * rows() * model_.config.hidden;
+    turn.snapshot =
+        BeginSnapshot(at(turn.request), static_cast<int>(turn.emitted.size()), own, turn.emitted);
     state_.Commit(at(turn.request).slot, static_cast<int>(turn.emitted.size()));
     at(turn.request).generated.lengths.push_back(static_cast<int>(turn.emitted.size()));
     Emit(at(turn.request), turn.emitted);
   }
   times_.commit += watch.Lap();
   if (options_.drafts > 0) Extend(turns, hidden);
+  for (Turn& turn : turns) PublishSnapshot(turn.snapshot);
   times_.extend += watch.Lap();
 }
 

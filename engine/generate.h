@@ -10,6 +10,7 @@
 
 #include "engine/accept.h"
 #include "engine/dispatch.h"
+#include "engine/prefix.h"
 
 namespace assay::engine {
 
@@ -21,6 +22,7 @@ struct GenerateOptions {
   std::optional<bool> share_index = {};            // default: what the model says
   std::optional<SimulatedLengths> simulated = {};  // speed runs: accepted lengths are given
   std::int64_t max_new = 16;                       // tokens per request
+  PrefixOptions prefix = {};                       // reuse of what earlier requests computed
 };
 
 enum class Finish : std::uint8_t { kNo, kCount, kLength };  // max_new reached; positions exhausted
@@ -49,7 +51,8 @@ class Generator {
   Generator(const Model& model, State& state, Dispatcher& dispatcher,
             const GenerateOptions& options);
 
-  // A request with this prompt; its randomness is keyed by `seed`. Runs the prompt. Throws kInput
+  // A request with this prompt; its randomness is keyed by `seed`. Runs the prompt, from the end of
+  // the longest known prefix on. Throws kInput
   // (nothing changed) for an empty prompt, tokens outside the vocabulary, no room.
   int Add(const std::vector<std::int32_t>& prompt, std::uint64_t seed);
   // A request that continues a copy of another's context (prefix reuse).
@@ -63,6 +66,8 @@ class Generator {
   int requests() const { return static_cast<int>(requests_.size()); }
   std::int64_t cycles() const { return cycles_; }
   const CycleTimes& times() const { return times_; }
+  // Nothing when snapshots are off.
+  const PrefixCounters* prefixes() const { return prefixes_ ? &prefixes_->counters() : nullptr; }
   void set_draft_source(DraftSource source) { draft_source_ = std::move(source); }
 
  private:
@@ -73,7 +78,13 @@ class Generator {
     std::vector<float> draft_logits;   // of the last MTP row
     std::vector<bf16> draft_hidden;
     SeededSelection selection;
+    std::vector<bf16> recent_hidden;  // of the last positions, kPoolTokens at most (prefixes)
     Generated generated;
+  };
+  // A snapshot that was begun before a commit, to be published when its MTP rows are written.
+  struct Pending {
+    std::int64_t ticket = -1;  // none
+    std::vector<bf16> hidden;
   };
   // One request's part of a cycle.
   struct Turn {
@@ -82,12 +93,20 @@ class Generator {
     int rows = 0;             // live verify rows
     std::vector<std::int32_t> drafts, emitted;
     std::vector<Distribution> draft_distributions;
+    Pending snapshot;
   };
 
   const Request& at(int request) const { return requests_[static_cast<std::size_t>(request)]; }
   Request& at(int request) { return requests_[static_cast<std::size_t>(request)]; }
   int rows() const { return options_.drafts + 1; }
+  void MakeSlot();
+  void Reserve(const Request& request, std::int64_t rows,
+               std::optional<std::int64_t> from = std::nullopt);
+  void RepeatMtpRows(Request& request, const std::vector<bf16>& hidden);
   void Prefill(Request& request);
+  Pending BeginSnapshot(Request& request, int accepted, const bf16* hidden,
+                        const std::vector<std::int32_t>& emitted);
+  void PublishSnapshot(Pending& pending);
   void RunGroup(const std::vector<int>& group);
   void Draft(std::vector<Turn>& turns);
   void ChainRow(std::vector<Turn>& turns, int step);
@@ -103,6 +122,7 @@ class Generator {
   Dispatcher& dispatcher_;
   GenerateOptions options_;
   DraftSource draft_source_;
+  std::optional<PrefixCache> prefixes_;
   std::vector<Request> requests_;
   std::int64_t cycles_ = 0;
   CycleTimes times_;

@@ -148,23 +148,24 @@ void State::CopyRecurrent(int from, int to, int rows) {
   }
 }
 
-std::int64_t State::MissingPages(const Request& request, bool tokens, std::int64_t length) const {
+std::int64_t State::MissingPages(const Request& request, bool tokens, std::int64_t begin,
+                                 std::int64_t end) const {
   const std::int64_t page_tokens = tokens ? kPageSlots : kPoolPageTokens;
   const std::vector<int>& table = tokens ? request.token_pages : request.pool_pages;
   const PagePool& pool = tokens ? token_pool_ : pool_pool_;
   std::int64_t missing = 0;
-  for (std::int64_t i = request.length / page_tokens; i < CeilDiv(length, page_tokens); ++i) {
+  for (std::int64_t i = begin / page_tokens; i < CeilDiv(end, page_tokens); ++i) {
     const auto index = static_cast<std::size_t>(i);
     missing += index >= table.size() || pool.shared(table[index]);
   }
   return missing;
 }
 
-void State::OwnPages(Request& request, bool tokens, std::int64_t length) {
+void State::OwnPages(Request& request, bool tokens, std::int64_t begin, std::int64_t end) {
   const std::int64_t page_tokens = tokens ? kPageSlots : kPoolPageTokens;
   std::vector<int>& table = tokens ? request.token_pages : request.pool_pages;
   PagePool& pool = tokens ? token_pool_ : pool_pool_;
-  for (std::int64_t i = request.length / page_tokens; i < CeilDiv(length, page_tokens); ++i) {
+  for (std::int64_t i = begin / page_tokens; i < CeilDiv(end, page_tokens); ++i) {
     const auto index = static_cast<std::size_t>(i);
     if (index >= table.size()) {
       table.push_back(pool.Take());
@@ -191,21 +192,32 @@ void State::CopyPage(bool tokens, int from, int to) {
   }
 }
 
-void State::Reserve(int slot, std::int64_t rows) {
+bool State::HasSlot() const {
+  return std::any_of(requests_.begin(), requests_.end(),
+                     [](const Request& request) { return !request.live; });
+}
+
+bool State::HasRoom(int slot, std::int64_t rows, std::optional<std::int64_t> from) const {
+  const Request& grown = request(slot);
+  const std::int64_t begin = from.value_or(grown.length), end = grown.length + rows;
+  return MissingPages(grown, true, begin, end) <= token_pool_.available() &&
+         MissingPages(grown, false, begin, end) <= pool_pool_.available();
+}
+
+void State::Reserve(int slot, std::int64_t rows, std::optional<std::int64_t> from) {
   Request& grown = request(slot);
   const std::int64_t length = grown.length + rows;
   if (length > model_.max_positions) {
     BadInput("request " + std::to_string(slot) + " would reach " + std::to_string(length) +
              " tokens, and the model ends at " + std::to_string(model_.max_positions));
   }
-  if (MissingPages(grown, true, length) > token_pool_.available() ||
-      MissingPages(grown, false, length) > pool_pool_.available()) {
+  if (!HasRoom(slot, rows, from)) {
     BadInput("out of cache pages: request " + std::to_string(slot) + " needs room for " +
              std::to_string(length) + " tokens; the cache holds " +
              std::to_string(options_.tokens) + " tokens of all requests together");
   }
-  OwnPages(grown, true, length);
-  OwnPages(grown, false, length);
+  OwnPages(grown, true, from.value_or(grown.length), length);
+  OwnPages(grown, false, from.value_or(grown.length), length);
 }
 
 void State::Commit(int slot, int accepted) {

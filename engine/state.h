@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -87,9 +88,13 @@ class State {
   bool live(int slot) const { return requests_[static_cast<std::size_t>(slot)].live; }
   std::int64_t length(int slot) const { return requests_[static_cast<std::size_t>(slot)].length; }
 
-  // Makes positions length .. length + rows - 1 writable: pages exist and belong to this request
-  // alone. Throws kInput, changing nothing, when pages run out.
-  void Reserve(int slot, std::int64_t rows);
+  // Whether Create and Fork would find a slot.
+  bool HasSlot() const;
+  // Makes positions `from` (default: the length) .. length + rows - 1 writable: pages exist and
+  // belong to this request alone. Throws kInput, changing nothing, when pages run out.
+  void Reserve(int slot, std::int64_t rows, std::optional<std::int64_t> from = std::nullopt);
+  // Whether there are pages for that.
+  bool HasRoom(int slot, std::int64_t rows, std::optional<std::int64_t> from = std::nullopt) const;
   // The next `accepted` rows of the step that ran last become committed. 0 changes nothing.
   void Commit(int slot, int accepted);
   // Replay mode: applies pending updates now, with the bits that the next step would produce.
@@ -145,9 +150,10 @@ class State {
 
   Request& request(int slot);
   const Request& request(int slot) const { return requests_[static_cast<std::size_t>(slot)]; }
-  // Pages that `length` tokens need beyond those this request has for itself.
-  std::int64_t MissingPages(const Request& request, bool tokens, std::int64_t length) const;
-  void OwnPages(Request& request, bool tokens, std::int64_t length);
+  // Pages that tokens [begin, end) need beyond those this request has for itself.
+  std::int64_t MissingPages(const Request& request, bool tokens, std::int64_t begin,
+                            std::int64_t end) const;
+  void OwnPages(Request& request, bool tokens, std::int64_t begin, std::int64_t end);
   void CopyPage(bool tokens, int from, int to);
   void PoisonRequest(int slot);
   void VisitTokens(std::int64_t dsa, int slot, std::int64_t begin, std::int64_t end,

@@ -46,6 +46,19 @@ TEST_F(CliDecode, SpeculationChangesTimeOnly) {
   EXPECT_EQ(fast["steps"]["mixed_rows"], 0);
 }
 
+TEST_F(CliDecode, PromptsThatBeginAlikeReuseTheirPrefix) {
+  std::string trunk;
+  for (int token = 0; token < 70; ++token) trunk += std::to_string(3 * token) + " ";
+  const std::string prompts = folder_.Write("prompts.txt", trunk + "1 2\n" + trunk + "3 4 5\n");
+  const std::vector<std::string> words = {"--tokens", prompts, "--requests", "2", "--mtp", "3"};
+  std::vector<std::string> reusing = words;
+  reusing.insert(reusing.end(), {"--prefix-interval", "64"});
+  const Json plain = RunJson(words), fast = RunJson(reusing);
+  EXPECT_EQ(plain["requests"], fast["requests"]);
+  EXPECT_EQ(fast["prefixes"]["reused_tokens"], 64);
+  EXPECT_FALSE(plain.contains("prefixes"));
+}
+
 TEST_F(CliDecode, ExecutorsAndTextOutput) {
   const CliResult text = Run({"--executor", "cpu-bit", "--prompt-tokens", "12", "--max-new", "8",
                               "--mtp", "2", "--check", "ref:2"});
@@ -76,6 +89,7 @@ TEST_F(CliDecode, RefusesBadInputWithASentence) {
   EXPECT_THAT(refusal({"--mtp", "16"}), HasSubstr("16 drafts: 0 to 15 are possible"));
   EXPECT_THAT(refusal({"--check", "shadow:0"}), HasSubstr("--check shadow:0"));
   EXPECT_THAT(refusal({"--check", "ref:2x"}), HasSubstr("--check ref:2x"));
+  EXPECT_THAT(refusal({"--prefix-interval", "100"}), HasSubstr("snapshots every 100 tokens"));
   EXPECT_THAT(refusal({"--accept", "coupled"}), HasSubstr("temperature 0"));
   EXPECT_THAT(refusal({"--executor", "mono"}), HasSubstr("cpu, cpu-bit and cpu-ref64 exist"));
   EXPECT_THAT(refusal({"--capacity", "1", "--prompt-tokens", "400"}),

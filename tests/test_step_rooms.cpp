@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 
 #include "engine/reference.h"
 #include "ops/kda_decode/spec.h"
 #include "ops/kpool_index_decode/spec.h"
 #include "ops/mhc/spec.h"
+#include "ops/moe_decode/spec.h"
 #include "ops/rms_norm/spec.h"
 #include "ops/swiglu/spec.h"
 #include "replay/room_test.h"
@@ -165,6 +167,61 @@ TEST(StepRooms, KpoolIndexDecode) {
           kpool_index_decode::VisiblePools(args, row));
       const std::vector<std::int64_t> best = engine::reference::BestIds(scores, 512);
       ExpectSame(Vec(best.begin(), best.end()), truth[0].value.data() + row * 512, 0, variant);
+    }
+  }
+}
+
+// One expert's matrix as the engine has it, over the bundle's memory.
+engine::Matrix EngineMatrix(const moe_decode::Matrix& w, std::int64_t expert) {
+  const auto view = [](const void* data) {
+    return std::shared_ptr<const std::byte>(static_cast<const std::byte*>(data),
+                                            [](const std::byte*) {});
+  };
+  engine::Matrix matrix;
+  matrix.n = w.n;
+  matrix.k = w.k;
+  if (w.format == moe_decode::Format::kFP8) {
+    matrix.format = engine::WeightFormat::kFP8;
+    matrix.data = view(w.codes + expert * w.n * w.k);
+    matrix.scales = view(w.blocks + expert * (w.n / 128) * (w.k / 128));
+    return matrix;
+  }
+  matrix.format = w.format == moe_decode::Format::kMXFP4 ? engine::WeightFormat::kMXFP4
+                                                         : engine::WeightFormat::kNVFP4;
+  matrix.data = view(w.codes + expert * w.n * w.k / 2);
+  matrix.scales = view(w.groups + expert * w.n * (w.k / moe_decode::ScaleGroup(w.format)));
+  if (w.global != nullptr) matrix.scale = w.global[expert];
+  return matrix;
+}
+
+TEST(StepRooms, MoeDecode) {
+  using moe_decode::Format;
+  for (const Format format : {Format::kFP8, Format::kMXFP4, Format::kNVFP4}) {
+    Family family =
+        moe_decode::FourBits(format) ? moe_decode::MakeW4Family() : moe_decode::MakeW8Family();
+    family.definitions.push_back(moe_decode::DefinitionOf("small", format, 8, 256, 384, 3));
+    TestCase test = MakeTestCase(family, "small", {{"M", 2}}, 3, "large");
+    const std::vector<ExpectedRows> truth = RoomTruth(test);
+    const moe_decode::Args args = moe_decode::BindInputs(test.problem, test.inputs);
+    const auto expert = [&](std::int64_t e) {
+      return engine::MlpWeights{EngineMatrix(args.gate, e), EngineMatrix(args.up, e),
+                                EngineMatrix(args.down, e)};
+    };
+    engine::ModelConfig config;
+    config.swiglu_limit = 10;
+    engine::MoeWeights weights;
+    for (std::int64_t e = 0; e < args.experts; ++e) weights.experts.push_back(expert(e));
+    weights.shared = expert(args.experts);
+    for (std::int64_t row = 0; row < args.m; ++row) {
+      engine::reference::Routing routing;
+      for (std::int64_t j = 0; j < args.top_k; ++j) {
+        routing.experts.push_back(args.ids[row * args.top_k + j]);
+        routing.weights.push_back(args.weights[row * args.top_k + j]);
+      }
+      const Vec y = engine::reference::MoeRow(
+          config, weights, ToVec<bf16>(test.inputs["x"], row * args.hidden, args.hidden), routing);
+      ExpectSame(y, truth[0].value.data() + row * args.hidden, 1e-12,
+                 family.name + ", row " + std::to_string(row));
     }
   }
 }

@@ -47,13 +47,25 @@ ASSAY_VECTOR_CLONES void DecodeE4M3(const std::uint8_t* codes, std::int64_t n, f
   return static_cast<float>((code & 8u) != 0 ? -magnitude : magnitude);
 }
 
-// Low nibbles to `even`, high ones to `odd`.
-ASSAY_VECTOR_CLONES void DecodeE2M1(const std::uint8_t* codes, std::int64_t bytes, float half_scale,
-                                    float* even, float* odd) {
+// Low nibbles of a row to `even`, high ones to `odd`, twice as large. A whole row at a time: the
+// bytes of one group are too few for a vector.
+ASSAY_VECTOR_CLONES void ExpandE2M1(const std::uint8_t* __restrict codes, std::int64_t bytes,
+                                    float* __restrict even, float* __restrict odd) {
   for (std::int64_t i = 0; i < bytes; ++i) {
-    even[i] = TwiceE2M1(codes[i] & 15u) * half_scale;
-    odd[i] = TwiceE2M1(codes[i] >> 4) * half_scale;
+    even[i] = TwiceE2M1(codes[i] & 15u);
+    odd[i] = TwiceE2M1(codes[i] >> 4);
   }
+}
+
+// Multiplies runs of kRun values by a scale each.
+template <int kRun>
+[[gnu::always_inline]] inline void ScaleRuns(const float* scales, std::int64_t count, float* x) {
+  for (std::int64_t run = 0; run < count; ++run) {
+    for (int i = 0; i < kRun; ++i) x[run * kRun + i] *= scales[run];
+  }
+}
+ASSAY_VECTOR_CLONES void ScaleHalf(const float* scales, std::int64_t count, bool mxfp4, float* x) {
+  mxfp4 ? ScaleRuns<16>(scales, count, x) : ScaleRuns<8>(scales, count, x);
 }
 
 // Where element i of a row stands among the values that a decoder gives.
@@ -138,16 +150,19 @@ void DecodeFP8(const Matrix& w, std::int64_t expert, std::int64_t row, float* ou
 }
 
 void DecodeFP4(const Matrix& w, std::int64_t expert, std::int64_t row, float* out) {
-  const std::int64_t group = ScaleGroup(w.format), columns = w.k / group;
-  const std::uint8_t* codes = w.codes + (expert * w.n + row) * (w.k / 2);
+  const bool mxfp4 = w.format == Format::kMXFP4;
+  const std::int64_t columns = w.k / ScaleGroup(w.format);
   const std::uint8_t* groups = w.groups + (expert * w.n + row) * columns;
-  const float unit = w.global != nullptr ? 0.5f * w.global[expert] : 0.5f;
+  const float half = w.global != nullptr ? 0.5f * w.global[expert] : 0.5f;
+  thread_local std::vector<float> scales;
+  scales.resize(static_cast<std::size_t>(columns));
   for (std::int64_t g = 0; g < columns; ++g) {
-    const float scale =
-        w.format == Format::kNVFP4 ? ToFloat(e4m3{groups[g]}) : ToFloat(ue8m0{groups[g]});
-    float* even = out + g * group / 2;
-    DecodeE2M1(codes + g * group / 2, group / 2, unit * scale, even, even + w.k / 2);
+    scales[static_cast<std::size_t>(g)] =
+        half * (mxfp4 ? ToFloat(ue8m0{groups[g]}) : ToFloat(e4m3{groups[g]}));
   }
+  ExpandE2M1(w.codes + (expert * w.n + row) * (w.k / 2), w.k / 2, out, out + w.k / 2);
+  ScaleHalf(scales.data(), columns, mxfp4, out);
+  ScaleHalf(scales.data(), columns, mxfp4, out + w.k / 2);
 }
 
 void RunCpu(const Args& args, int threads) {
