@@ -41,10 +41,11 @@ ASSAY_VECTOR_CLONES void DecodeE4M3(const std::uint8_t* codes, std::int64_t n, f
   }
 }
 
-// Twice the value of an e2m1 code.
+// Twice the value of an e2m1 code. The sign is put in as a bit: a choice would not be vectorised.
 [[gnu::always_inline]] inline float TwiceE2M1(std::uint32_t code) {
   const auto magnitude = static_cast<std::int32_t>((0xC8643210u >> (4 * (code & 7u))) & 15u);
-  return static_cast<float>((code & 8u) != 0 ? -magnitude : magnitude);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(static_cast<float>(magnitude)) |
+                              (code & 8u) << 28);
 }
 
 // Low nibbles of a row to `even`, high ones to `odd`, twice as large. A whole row at a time: the
@@ -52,8 +53,9 @@ ASSAY_VECTOR_CLONES void DecodeE4M3(const std::uint8_t* codes, std::int64_t n, f
 ASSAY_VECTOR_CLONES void ExpandE2M1(const std::uint8_t* __restrict codes, std::int64_t bytes,
                                     float* __restrict even, float* __restrict odd) {
   for (std::int64_t i = 0; i < bytes; ++i) {
-    even[i] = TwiceE2M1(codes[i] & 15u);
-    odd[i] = TwiceE2M1(codes[i] >> 4);
+    const std::uint32_t pair = codes[i];
+    even[i] = TwiceE2M1(pair & 15u);
+    odd[i] = TwiceE2M1(pair >> 4);
   }
 }
 
