@@ -16,4 +16,23 @@ void CheckCuda(cudaError_t error, const char* what, std::source_location where) 
                     ")");
 }
 
+std::string WhyNoSm90() {
+  int count = 0, device = 0, major = 0, minor = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || count == 0) {
+    return std::string("no GPU: ") +
+           cudaGetErrorString(error == cudaSuccess ? cudaErrorNoDevice : error);
+  }
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
+    return "the GPU does not answer";
+  }
+  if (major != 9 || minor != 0) {
+    return "the kernels are for compute capability 9.0, the GPU has " + std::to_string(major) +
+           "." + std::to_string(minor);
+  }
+  return {};
+}
+
 }  // namespace assay

@@ -27,6 +27,23 @@ __device__ inline std::uint32_t Mapa(const void* pointer, std::uint32_t rank) {
   return remote;
 }
 
+// A float at an address that Mapa gave.
+__device__ inline float LoadCluster1(std::uint32_t address) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+  return x;
+}
+
+// Four floats at an address that Mapa gave (16-byte aligned).
+__device__ inline float4 LoadCluster(std::uint32_t address) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
 // elect.sync: true in one lane of the (whole) warp.
 __device__ inline bool ElectSync() {
   std::uint32_t elected;

@@ -65,6 +65,8 @@ std::vector<Family> AllFamilies() {
   std::vector<Family> families = CpuFamilies();
 #ifdef ASSAY_HAVE_CUDA
   AddBackend(families, "dense_gemm_bf16_nt", dense_gemm_bf16_nt::CudaBackend());
+  AddBackend(families, "noncausal_dense_attention", noncausal_dense_attention::CudaBackend());
+  AddBackend(families, "prefix_cached_block_causal", prefix_cached_block_causal::CudaBackend());
 #endif
   return families;
 }

@@ -31,6 +31,8 @@ struct Args {
   MaskStrides mask_strides;
   bf16* o = nullptr;  // [b, nq, h, d], overwritten
   Strides o_strides;
+  float* lse = nullptr;  // RunCuda only, optional: [b, h, nq], ln(sum of exp of the scaled scores),
+                         // -inf where a query sees no key
 
   // Row-major tensors, no mask.
   static Args Contiguous(std::int64_t b, std::int64_t nq, std::int64_t nk, std::int64_t h,
@@ -56,6 +58,11 @@ void RunCpu(const Args& args, int threads);
 // The same as the shared kernel's arguments, unchecked.
 cpu::Attention KernelArguments(const Args& args);
 
+// The same on the current CUDA device: device pointers, enqueued on `stream` without allocating or
+// synchronising, bitwise reproducible. Throws kDevice when driver or device fails. (cuda.cpp;
+// builds with CUDA only.)
+void RunCuda(const Args& args, Stream stream);
+
 // The parts of the family; MakeFamily joins them.
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs);
 RowLists SampleRows(const Problem& problem, const Bundle& inputs, std::uint64_t seed);
@@ -63,6 +70,7 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
                                     const RowLists& rows, SumOrder order);
 std::vector<Mutant> Mutants();
 Backend CpuBackend();
+Backend CudaBackend();  // with CUDA only
 
 Family MakeFamily();
 

@@ -52,7 +52,7 @@ void Check(const Args& args) {
   }
 }
 
-Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+Args BindTensors(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   const std::int64_t b = problem.axis("B"), nq = problem.axis("Nq"), np = problem.axis("Np");
   const std::int64_t h = problem.axis("H"), d = problem.axis("D");
   Args args = Args::Contiguous(b, nq, np, h, d);
@@ -65,11 +65,15 @@ Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   if (IsPrefixForm(problem)) {
     args.k_prefix = tokens(inputs, "K_prefix", np);
     args.v_prefix = tokens(inputs, "V_prefix", np);
-  } else {
-    args.segments = SegmentsOf(problem, inputs);
   }
   tokens(outputs, "O", nq);
   args.o = outputs["O"].as<bf16>();
+  return args;
+}
+
+Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  Args args = BindTensors(problem, inputs, outputs);
+  if (!IsPrefixForm(problem)) args.segments = SegmentsOf(problem, inputs);
   return args;
 }
 

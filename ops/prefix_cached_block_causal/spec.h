@@ -39,6 +39,7 @@ struct Args {
   std::vector<Segment> segments;  // form (b): cover [0, nq), np must be 0; empty = form (a)
   bf16* o = nullptr;              // [b, nq, h, d], overwritten
   Strides o_strides;
+  float* lse = nullptr;  // RunCuda only, optional: [b, h, nq], ln(sum of exp of the scaled scores)
 
   // Row-major tensors.
   static Args Contiguous(std::int64_t b, std::int64_t nq, std::int64_t np, std::int64_t h,
@@ -59,6 +60,8 @@ void Check(const Args& args);
 // Arguments from named tensors Q, K, V, O, with K_prefix and V_prefix in form (a), and from the
 // attribute prefix_segments or the tensor image_ids in form (b). Throws kInput.
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
+// The same without segments: reads no element of any tensor, so that they may be in device memory.
+Args BindTensors(const Problem& problem, const Bundle& inputs, Bundle& outputs);
 
 bool IsPrefixForm(const Problem& problem);  // form (a)
 // Form (b): of the attribute prefix_segments, else of the tensor image_ids ([Nq], or [B,Nq] with
@@ -73,6 +76,11 @@ void RunCpu(const Args& args, int threads);
 // The same as the shared kernel's arguments, unchecked; `limits` must outlive them.
 cpu::Attention KernelArguments(const Args& args, const std::vector<std::int64_t>& limits);
 
+// The same on the current CUDA device: device pointers, enqueued on `stream` without allocating or
+// synchronising, bitwise reproducible. Throws kInput for more image blocks than a launch carries,
+// kDevice when driver or device fails. (cuda.cpp; builds with CUDA only.)
+void RunCuda(const Args& args, Stream stream);
+
 // The parts of the family; MakeFamily joins them.
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs);
 RowLists SampleRows(const Problem& problem, const Bundle& inputs, std::uint64_t seed);
@@ -80,6 +88,7 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
                                     const RowLists& rows, SumOrder order);
 std::vector<Mutant> Mutants();
 Backend CpuBackend();
+Backend CudaBackend();  // with CUDA only
 
 Family MakeFamily();
 

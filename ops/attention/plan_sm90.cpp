@@ -1,0 +1,153 @@
+// Which kernel a call gets. The rules and where they come from: README.md of
+// noncausal_dense_attention.
+#include <algorithm>
+#include <array>
+
+#include "ops/attention/sm90.h"
+
+namespace assay::attention {
+namespace {
+
+enum class Kind { kCore, kResident, kSplit, kGeneric };
+
+struct Row {
+  std::string_view name;
+  Kind kind;
+  int head_dim, rows, keys;
+  bool block_causal, mask;  // instances beyond the one where all keys are visible
+};
+
+constexpr std::array kKernels = {
+    Row{"core_d128x128x176", Kind::kCore, 128, 128, 176, true, false},
+    Row{"core_d128x128x128", Kind::kCore, 128, 128, 128, false, false},
+    Row{"core_d128x128x160", Kind::kCore, 128, 128, 160, false, false},
+    Row{"core_d128x128x176_free", Kind::kCore, 128, 128, 176, false, false},
+    Row{"core_d64x192x128", Kind::kCore, 64, 192, 128, false, false},
+    Row{"resident_d64x64x64", Kind::kResident, 64, 64, 64, false, false},
+    Row{"resident_d64x64x128", Kind::kResident, 64, 64, 128, false, false},
+    Row{"resident_d128x64x64", Kind::kResident, 128, 64, 64, true, false},
+    Row{"split_d64x64x64", Kind::kSplit, 64, 64, 64, false, false},
+    Row{"split_d64x64x128", Kind::kSplit, 64, 64, 128, false, true},
+    Row{"split_d128x64x64", Kind::kSplit, 128, 64, 64, true, true},
+    Row{"generic", Kind::kGeneric, 0, 0, 0, true, true},
+};
+
+constexpr std::int64_t kMultiprocessors = 132;
+constexpr std::int64_t kMaxTokens = 0x7FFF0000;  // coordinates are 32 bits
+
+std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+struct Operand {
+  std::string_view name;
+  const bf16* data;
+  std::int64_t tokens;
+  Strides strides;
+};
+
+// Empty when TMA can address the tensor.
+std::string WhyNotTma(const Operand& x) {
+  if (x.tokens == 0) return {};
+  const std::string name(x.name);
+  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0) {
+    return name + " is not at a multiple of 16 bytes";
+  }
+  if (x.tokens > kMaxTokens) return name + " has " + std::to_string(x.tokens) + " tokens";
+  if (x.tokens > 1 && x.strides.token == 0) return name + " has token stride 0";
+  for (const std::int64_t stride : {x.strides.batch, x.strides.token, x.strides.head}) {
+    if (stride >= std::int64_t{1} << 39) {
+      return name + " has a stride of " + std::to_string(stride) + " elements";
+    }
+  }
+  return {};
+}
+
+std::string WhyNotTma(const Sm90Tensors& x) {
+  const Operand operands[] = {{"Q", x.q, x.queries, x.q_strides},
+                              {"K", x.suffix.k, x.suffix.count, x.suffix.k_strides},
+                              {"V", x.suffix.v, x.suffix.count, x.suffix.v_strides},
+                              {"K_prefix", x.prefix.k, x.prefix.count, x.prefix.k_strides},
+                              {"V_prefix", x.prefix.v, x.prefix.count, x.prefix.v_strides},
+                              {"O", x.o, 1, x.o_strides}};
+  for (const Operand& operand : operands) {
+    if (std::string reason = WhyNotTma(operand); !reason.empty()) return reason;
+  }
+  return {};
+}
+
+// CTAs of a cluster: enough to give every multiprocessor two, as far as there are key tiles.
+int ClusterFor(std::int64_t tiles, std::int64_t key_tiles) {
+  int split = 1;
+  while (split < 8 && tiles * split < 2 * kMultiprocessors && split * 2 <= key_tiles) split *= 2;
+  return split;
+}
+
+// CTAs of one head: enough to fill every multiprocessor four times, as far as there are tiles.
+int PartsFor(std::int64_t heads, std::int64_t query_tiles) {
+  return static_cast<int>(
+      std::clamp<std::int64_t>(CeilDiv(4 * kMultiprocessors, heads), 1, query_tiles));
+}
+
+Sm90Plan PlanD64(const Sm90Call& call) {
+  const Sm90Tensors& x = call.tensors;
+  const std::int64_t heads = x.batch * x.heads, tiles = CeilDiv(x.queries, 64);
+  const std::int64_t keys = x.suffix.count + x.prefix.count;
+  const bool masked = x.mask.visible != nullptr;
+  if (!masked && x.prefix.count == 0 && keys <= 128) {
+    return {keys <= 64 ? "resident_d64x64x64" : "resident_d64x64x128", PartsFor(heads, tiles)};
+  }
+  if (!masked && tiles * heads >= 6 * kMultiprocessors) return {"core_d64x192x128", 1};
+  return {"split_d64x64x128", ClusterFor(tiles * heads, CeilDiv(keys, 128))};
+}
+
+Sm90Plan PlanD128(const Sm90Call& call) {
+  const Sm90Tensors& x = call.tensors;
+  const std::int64_t heads = x.batch * x.heads, tiles = CeilDiv(x.queries, 64);
+  const std::int64_t keys = x.suffix.count + x.prefix.count;
+  if (x.mask.visible != nullptr) {
+    return {"split_d128x64x64", ClusterFor(tiles * heads, CeilDiv(keys, 64))};
+  }
+  if (x.prefix.count == 0 && keys <= 64) {
+    return {"resident_d128x64x64", PartsFor(heads, tiles)};
+  }
+  if (tiles * heads <= kMultiprocessors) {
+    return {"split_d128x64x64", ClusterFor(tiles * heads, CeilDiv(keys, 64))};
+  }
+  return {"core_d128x128x176", 1};
+}
+
+}  // namespace
+
+std::vector<std::string_view> Sm90Kernels() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kKernels) names.push_back(row.name);
+  return names;
+}
+
+std::string WhyNot(const Sm90Call& call, std::string_view kernel) {
+  const Sm90Tensors& x = call.tensors;
+  if (call.blocks.size() > kMaxImageBlocks) {
+    return std::to_string(call.blocks.size()) + " image blocks, supported are " +
+           std::to_string(kMaxImageBlocks);
+  }
+  const auto* row = std::find_if(kKernels.begin(), kKernels.end(),
+                                 [&](const Row& entry) { return entry.name == kernel; });
+  if (row == kKernels.end()) return "there is no such kernel";
+  if (call.block_causal && !row->block_causal) return "it has no image blocks";
+  if (x.mask.visible != nullptr && !row->mask) return "it has no mask";
+  if (row->kind == Kind::kGeneric) return {};
+  if (x.head_dim != row->head_dim) return "head dimension " + std::to_string(x.head_dim);
+  if (x.suffix.count == 0) return "there are no keys";
+  if (row->kind == Kind::kResident && x.prefix.count + x.suffix.count > row->keys) {
+    return "more than " + std::to_string(row->keys) + " keys";
+  }
+  if (row->kind == Kind::kResident && x.prefix.count > 0) return "there is a prefix";
+  if (x.batch * x.heads * CeilDiv(x.queries, 64) > 0x7FFFFFFF / 8) return "too many tiles";
+  return WhyNotTma(x);
+}
+
+Sm90Plan ChooseSm90Plan(const Sm90Call& call) {
+  const Sm90Plan plan = call.tensors.head_dim == 64 ? PlanD64(call) : PlanD128(call);
+  return WhyNot(call, plan.kernel).empty() ? plan : Sm90Plan{};
+}
+
+}  // namespace assay::attention

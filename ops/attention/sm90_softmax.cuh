@@ -1,0 +1,198 @@
+// Scores in wgmma accumulators: hiding keys, running maximum and sum, weights in bf16. Float
+// 4j + 2h + i of lane l belongs to row l / 4 + 8h, column 8j + 2 (l % 4) + i.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/epilogue.cuh"
+#include "ops/attention/sm90_params.cuh"
+
+namespace assay::attention {
+
+__device__ inline float MinusInfinity() { return __int_as_float(0xff800000); }
+
+// 2^x, subnormal results are 0. About 2 ulp.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two rows of a thread. Weights are 2^(s c - reference) with c = log2(e) / sqrt(head_dim). The
+// reference is the largest s c so far, rounded up (so that no weight passes 1), or an older one
+// that is at most kSlack below: weights then reach 2^8, which costs no precision, and O need not be
+// multiplied. Rounding of the reference cancels: every weight and every factor uses the same value.
+struct RowState {
+  float reference[2];
+  float sum[2];  // of this thread's columns
+};
+inline constexpr float kSlack = 8;
+
+// Columns of a tile that hold keys: [0, first_end) and [second_begin, second_end).
+struct Columns {
+  std::int32_t first_end = 0, second_begin = 0, second_end = 0;
+};
+
+__device__ inline Columns ColumnsOf(const KeyTiles& keys, const KeyTile& tile, int rows) {
+  if (tile.packed) {
+    return {keys.prefix - keys.prefix_tiles * rows, keys.packed,
+            keys.packed + keys.suffix - tile.row};
+  }
+  return {(tile.prefix ? keys.prefix : keys.suffix) - tile.row, 0, 0};
+}
+
+// Scores of columns that hold no key become -inf.
+template <int kFloats>
+__device__ void HideGaps(float (&s)[kFloats], const Columns& columns) {
+  const int first = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) {
+    const int column = i / 4 * 8 + i % 2 + first;
+    const bool key = column < columns.first_end ||
+                     (column >= columns.second_begin && column < columns.second_end);
+    if (!key) s[i] = MinusInfinity();
+  }
+}
+
+// Columns from limit[h] on become -inf.
+template <int kFloats>
+__device__ void HideFrom(float (&s)[kFloats], const std::int32_t (&limit)[2]) {
+  const int first = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) {
+    if (i / 4 * 8 + i % 2 + first >= limit[i / 2 % 2]) s[i] = MinusInfinity();
+  }
+}
+
+// Columns whose byte of the row's mask is 0, and those from `columns` on, become -inf.
+template <int kFloats>
+__device__ void HideMasked(float (&s)[kFloats], const std::uint8_t* const (&row)[2],
+                           std::int64_t stride, std::int32_t columns) {
+  const int first = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) {
+    const int column = i / 4 * 8 + i % 2 + first;
+    if (column >= columns || row[i / 2 % 2][column * stride] == 0) s[i] = MinusInfinity();
+  }
+}
+
+// What this thread's rows of a tile see.
+struct RowView {
+  std::int32_t limit[2] = {};        // kBlockCausal
+  std::int32_t least_limit = 0;      // of the warpgroup's 64 rows
+  const std::uint8_t* mask[2] = {};  // kMask: bytes of key 0
+};
+
+// `row`: of the warpgroup's first query. Rows beyond the last query see what the last one sees.
+template <Visibility kVisibility>
+__device__ RowView ViewRows(const Params& params, const QueryTile& query, std::int32_t row) {
+  RowView view;
+  if constexpr (kVisibility == Visibility::kAll) return view;
+  const auto last = static_cast<std::int32_t>(params.tensors.queries) - 1;
+  const int mine = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const std::int32_t number = min(row + mine + 8 * h, last);
+    if constexpr (kVisibility == Visibility::kBlockCausal) {
+      view.limit[h] = params.blocks.Limit(number);
+    } else {
+      const Sm90Mask& mask = params.tensors.mask;
+      view.mask[h] = mask.visible + query.batch * mask.batch + query.head * mask.head +
+                     std::int64_t{number} * mask.query;
+    }
+  }
+  if constexpr (kVisibility == Visibility::kBlockCausal) {
+    view.least_limit = params.blocks.Limit(min(row, last));
+  }
+  return view;
+}
+
+// Hides what the rows do not see of a key tile of kFloats * 2 columns.
+template <Visibility kVisibility, int kFloats>
+__device__ void Hide(float (&s)[kFloats], const Params& params, const KeyTile& tile,
+                     const RowView& view) {
+  constexpr int kRows = kFloats * 2;
+  if constexpr (kVisibility == Visibility::kAll) {
+    const Columns columns = ColumnsOf(params.keys, tile, kRows);
+    if (tile.packed || columns.first_end < kRows) HideGaps(s, columns);
+  } else if constexpr (kVisibility == Visibility::kBlockCausal) {
+    if (view.least_limit < tile.row + kRows) {
+      HideFrom(s, {view.limit[0] - tile.row, view.limit[1] - tile.row});
+    }
+  } else {
+    const std::int64_t stride = params.tensors.mask.key, offset = tile.row * stride;
+    HideMasked(s, {view.mask[0] + offset, view.mask[1] + offset}, stride,
+               params.keys.suffix - tile.row);
+  }
+}
+
+__device__ inline float QuadMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float QuadSum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// Scores become weights; the state takes them in. `factor` is what older sums and O must be
+// multiplied by; the result says whether any factor of the warp is not 1.
+template <bool kFirst, int kFloats>
+__device__ bool Exponentiate(float (&s)[kFloats], RowState& state, float scale_log2,
+                             float (&factor)[2]) {
+  float largest[2][2];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    float& slot = largest[i / 2 % 2][i / 4];
+    slot = i % 2 == 0 ? s[i] : fmaxf(slot, s[i]);
+  }
+#pragma unroll
+  for (int i = 8; i < kFloats; ++i) {
+    float& slot = largest[i / 2 % 2][i / 4 % 2];
+    slot = fmaxf(slot, s[i]);
+  }
+  float base[2];
+  bool changed = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float top = __fmul_ru(QuadMax(fmaxf(largest[h][0], largest[h][1])), scale_log2);
+    const float old = kFirst ? MinusInfinity() : state.reference[h];
+    factor[h] = 1;
+    if (kFirst || top > old + kSlack) {
+      state.reference[h] = top;
+      // No key seen yet: old is -inf, and so is the difference.
+      if (!kFirst) factor[h] = Exp2(old - top);
+      changed = true;
+    }
+    base[h] = state.reference[h] == MinusInfinity() ? 0.0f : state.reference[h];
+  }
+  float sum[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) {
+    s[i] = Exp2(fmaf(s[i], scale_log2, -base[i / 2 % 2]));
+    sum[i / 2 % 2][i / 4 % 2] += s[i];
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float tile = sum[h][0] + sum[h][1];
+    state.sum[h] = kFirst ? tile : fmaf(state.sum[h], factor[h], tile);
+  }
+  return !kFirst && __any_sync(0xffffffffu, changed);
+}
+
+// Weights as the first operand of WgmmaValues: step k takes words[k].
+template <int kFloats>
+__device__ void PackWeights(const float (&s)[kFloats], std::uint32_t (&words)[kFloats / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < kFloats / 2; ++i) {
+    words[i / 4][i % 4] = sm90::PackBf16(s[2 * i], s[2 * i + 1]);
+  }
+}
+
+template <int kFloats>
+__device__ void MultiplyRows(float (&o)[kFloats], const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) o[i] *= factor[i / 2 % 2];
+}
+
+}  // namespace assay::attention
