@@ -30,7 +30,7 @@ namespace {
 using namespace attention;
 
 std::string PlanName(const Sm90Plan& plan) {
-  return std::string(plan.kernel) + "/" + std::to_string(plan.split);
+  return std::string(plan.kernel) + "/" + std::to_string(plan.split) + (plan.share ? "s" : "");
 }
 
 // Plans that can run the call; splits beyond 1 where the kernel knows them.
@@ -45,6 +45,7 @@ std::vector<Sm90Plan> PlansFor(const Sm90Call& call, std::string_view prefix) {
       if (cluster && split > 8) continue;
       if (!cluster && split > tiles) continue;
       plans.push_back({kernel, split});
+      if (kernel.starts_with("core") && !call.block_causal) plans.push_back({kernel, split, true});
     }
   }
   return plans;

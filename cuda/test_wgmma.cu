@@ -5,6 +5,7 @@
 #include "cuda/fence.cuh"
 #include "cuda/setmaxnreg.cuh"
 #include "cuda/wgmma.cuh"
+#include "cuda/wgmma_values.cuh"
 
 namespace assay::sm90 {
 namespace {
@@ -77,6 +78,66 @@ void CheckWgmma(bool accumulate) {
   }
 }
 
+// d[64, n] = start + a[64, 64] b[64, n], a in registers, b row-major in chunks of 64 columns.
+template <int kN>
+__global__ void __launch_bounds__(128, 1)
+    WgmmaValuesKernel(const std::uint16_t* a, const std::uint16_t* b, float start, bool accumulate,
+                      float* d) {
+  extern __shared__ __align__(1024) std::uint16_t tile[];
+  for (int i = threadIdx.x; i < kK * kN; i += blockDim.x) {
+    const int row = i / kN, column = i % kN, unit = column % 64 / 8;
+    tile[column / 64 * kK * 64 + row * 64 + (unit ^ (row % 8)) * 8 + column % 8] = b[i];
+  }
+  FenceProxyAsyncShared();
+  __syncthreads();
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+  std::uint32_t words[kK / 16][4];
+  for (int step = 0; step < kK / 16; ++step) {
+    for (int i = 0; i < 4; ++i) {
+      const int column = step * 16 + i / 2 * 8 + lane % 4 * 2;
+      const std::uint16_t* pair = a + (row + i % 2 * 8) * kK + column;
+      words[step][i] = pair[0] | static_cast<std::uint32_t>(pair[1]) << 16;
+    }
+  }
+  float sums[kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) sums[i] = start;
+  WgmmaFenceOperand(words);
+  WgmmaFenceOperand(sums);
+  WgmmaFence();
+#pragma unroll
+  for (int step = 0; step < kK / 16; ++step) {
+    WgmmaValues(sums, words[step], WgmmaRowMajorDescriptor(tile, kK * 128) + step * 128,
+                accumulate || step > 0);
+  }
+  WgmmaCommitGroup();
+  WgmmaWaitGroup<0>();
+  WgmmaFenceOperand(sums);
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    d[(row + i / 2 % 2 * 8) * kN + column] = sums[i];
+  }
+}
+
+template <int kN>
+void CheckWgmmaValues(bool accumulate) {
+  const auto a = SmallIntegers(kM * kK, 2), b = SmallIntegers(kK * kN, 3);
+  DeviceArray<std::uint16_t> device_a(a), device_b(b);
+  DeviceArray<float> d(kM * kN);
+  LaunchCluster(WgmmaValuesKernel<kN>, 1, 128, 1, kK * kN * 2, device_a.data(), device_b.data(),
+                1000.0f, accumulate, d.data());
+  const std::vector<float> seen = d.Get();
+  const auto value = [](std::uint16_t bits) { return ToFloat(bf16{bits}); };
+  for (int m = 0; m < kM; ++m) {
+    for (int n = 0; n < kN; ++n) {
+      float expected = accumulate ? 1000 : 0;  // integers: every order is exact
+      for (int k = 0; k < kK; ++k) expected += value(a[m * kK + k]) * value(b[k * kN + n]);
+      ASSERT_EQ(seen[m * kN + n], expected) << "n " << kN << " row " << m << " column " << n;
+    }
+  }
+}
+
 using WgmmaTest = DeviceTest;
 
 TEST_F(WgmmaTest, EveryWidthIsExactOnIntegers) {
@@ -87,6 +148,13 @@ TEST_F(WgmmaTest, EveryWidthIsExactOnIntegers) {
     CheckWgmma<176>(accumulate);
     CheckWgmma<192>(accumulate);
     CheckWgmma<256>(accumulate);
+  }
+}
+
+TEST_F(WgmmaTest, FirstOperandInRegistersIsExactOnIntegers) {
+  for (const bool accumulate : {false, true}) {
+    CheckWgmmaValues<64>(accumulate);
+    CheckWgmmaValues<128>(accumulate);
   }
 }
 

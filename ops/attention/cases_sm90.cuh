@@ -99,6 +99,9 @@ class CaseData {
     memory_.push_back(x.o);
     x.lse = Allocate<float>(c.b * c.h * c.nq);
     memory_.push_back(x.lse);
+    call.workspace = Allocate<char>(static_cast<std::int64_t>(Sm90WorkspaceBytes()));
+    CheckCuda(cudaMemset(call.workspace, 0, Sm90WorkspaceBytes()), "workspace");
+    memory_.push_back(call.workspace);
     call.block_causal = c.block_causal;
     call.blocks = c.blocks;
     if (c.mask > 0) MakeMask();

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <memory>
 #include <numbers>
 #include <utility>
 
@@ -60,7 +61,8 @@ Params MakeParams(const Sm90Call& call, const Sm90Plan& plan, int rows, int keys
   std::copy(call.blocks.begin(), call.blocks.end(), params.blocks.blocks);
   if (rows == 0) return params;  // the generic kernel
   params.query_tiles = static_cast<std::int32_t>((x.queries + rows - 1) / rows);
-  params.tiles = params.query_tiles * x.heads * x.batch;
+  params.tiles = static_cast<std::int32_t>(params.query_tiles * x.heads * x.batch);
+  params.whole_tiles = params.tiles;
   params.keys = CutKeys(x.suffix.count, x.prefix.count, keys);
   params.q =
       TokenMap("Q", x.q, x.queries, x.q_strides, x, rows, params.q_batch_step, params.q_head_step);
@@ -84,12 +86,29 @@ std::function<void(Stream)> PrepareSm90(const Sm90Call& call, const Sm90Plan& pl
   if (plan.split < 1 || (clusters && (plan.split > 8 || 64 % plan.split != 0))) {
     BadInput("attention: split = " + std::to_string(plan.split) + " is not 1, 2, 4 or 8");
   }
+  if (plan.share && (call.workspace == nullptr || !plan.kernel.starts_with("core"))) {
+    BadInput("attention: kernel " + std::string(plan.kernel) +
+             " cannot share tiles: that takes a core kernel and a workspace");
+  }
   Sm90Prepare prepare = FindCore(plan.kernel, VisibilityOf(call));
   if (prepare == nullptr) prepare = FindShort(plan.kernel, VisibilityOf(call));
   if (prepare == nullptr) {
     BadInput("attention: kernel " + std::string(plan.kernel) + " has no instance for this mask");
   }
   return prepare(call, plan);
+}
+
+std::function<void(Stream)> PrepareSm90(Sm90Call call) {
+  call.workspace = &call;  // anything but null: would the plan use one?
+  if (!ChooseSm90Plan(call).share) {
+    call.workspace = nullptr;
+    return PrepareSm90(call, ChooseSm90Plan(call));
+  }
+  CheckCuda(cudaMalloc(&call.workspace, Sm90WorkspaceBytes()), "cudaMalloc of shares");
+  const std::shared_ptr<void> owner(call.workspace, [](void* memory) { cudaFree(memory); });
+  CheckCuda(cudaMemset(call.workspace, 0, Sm90WorkspaceBytes()), "cudaMemset of shares");
+  return
+      [owner, launch = PrepareSm90(call, ChooseSm90Plan(call))](Stream stream) { launch(stream); };
 }
 
 }  // namespace assay::attention

@@ -53,6 +53,9 @@ struct Sm90Call {
   // end. `blocks` are sorted and disjoint.
   bool block_causal = false;
   std::vector<ImageBlock> blocks;
+  // Optional device memory of Sm90WorkspaceBytes() for plans with `share`, 1024-byte aligned,
+  // zeroed once; calls leave it ready for the next one on the same stream.
+  void* workspace = nullptr;
 };
 
 inline constexpr int kMaxImageBlocks = 200;  // they travel as kernel arguments
@@ -60,19 +63,28 @@ inline constexpr int kMaxImageBlocks = 200;  // they travel as kernel arguments
 // How a call runs.
 struct Sm90Plan {
   std::string_view kernel = "generic";
-  int split = 1;  // CTAs of a cluster that share one tile's keys ("split_*"), or CTAs per head
-                  // ("resident_*")
+  int split = 1;       // CTAs of a cluster that share one tile's keys ("split_*"), or CTAs per head
+                       // ("resident_*")
+  bool share = false;  // "core_*": CTAs divide the query tiles of an incomplete last wave
 };
 
 // Names: d HEAD_DIM x query rows of a CTA x keys of a tile; the last is "generic": any stride.
 std::vector<std::string_view> Sm90Kernels();
 // Empty when `kernel` can run the call, else the reason.
 std::string WhyNot(const Sm90Call& call, std::string_view kernel);
+// Shares tiles only where the call has a workspace.
 Sm90Plan ChooseSm90Plan(const Sm90Call& call);
+
+// Enough for every call on the current device.
+std::size_t Sm90WorkspaceBytes();
 
 // Builds tensor maps once; the result only enqueues. Pointers are device memory and have been
 // checked by the room. Throws kInput for a plan that cannot run the call, kDevice when the device
 // or driver fails.
 std::function<void(Stream)> PrepareSm90(const Sm90Call& call, const Sm90Plan& plan);
+
+// The same with the plan that a user gets and, where that plan shares tiles, a workspace of its
+// own.
+std::function<void(Stream)> PrepareSm90(Sm90Call call);
 
 }  // namespace assay::attention

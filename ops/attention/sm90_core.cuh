@@ -9,6 +9,7 @@
 #include "cuda/wgmma.cuh"
 #include "cuda/wgmma_values.cuh"
 #include "ops/attention/sm90_output.cuh"
+#include "ops/attention/sm90_share.cuh"
 
 namespace assay::attention {
 
@@ -22,9 +23,9 @@ struct CoreTiling {
   static constexpr Visibility kVisibility = kSeen;
   static constexpr bool kPingPong = kTurns;
   static constexpr int kThreads = 128 * (1 + kConsumers);
-  // 64512 of the 64 K registers: 128 x 24 + 256 x 240, or 65536: 128 x 32 + 384 x 160.
-  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 24;
-  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 240;
+  // 64512 of the 64 K registers: 128 x 40 + 256 x 232, or 65536: 128 x 32 + 384 x 160.
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
+  static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static_assert(kConsumers == 2 || kConsumers == 3, "register budgets exist for 2 and 3");
   static_assert(kN % 16 == 0, "the second product takes 16 keys a step");
 };
@@ -43,16 +44,18 @@ template <class T>
 __device__ void Produce(const Params& params, CoreShared<T>& shared) {
   sm90::PipelineState<T::kQStages> q_state;
   sm90::PipelineState<T::kStages> state;
-  for (std::int64_t index = blockIdx.x; index < params.tiles; index += gridDim.x) {
-    const QueryTile query = TileAt(params, index, T::kRows, T::kVisibility);
+  Pieces pieces(params);
+  for (Piece piece; pieces.Next(params, piece);) {
+    const QueryTile query = TileAt(params, piece.tile, T::kRows, T::kVisibility);
     const std::int32_t suffix = SuffixTiles<T::kVisibility>(params, query.row, T::kRows, T::kN);
+    const std::int32_t end = piece.end < 0 ? suffix + params.keys.prefix_tiles : piece.end;
     sm90::MbarrierWait(&shared.q_barriers.empty[q_state.stage], q_state.parity ^ 1);
     std::uint64_t* q_full = &shared.q_barriers.full[q_state.stage];
     sm90::MbarrierArriveExpectTx(q_full, T::kRows * T::kDim * 2);
     LoadRows<T::kDim>(shared.q[q_state.stage], T::kRows * 128, &params.q, query.row,
                       query.head * params.q_head_step, query.batch * params.q_batch_step, q_full);
     q_state.Advance();
-    for (std::int32_t number = 0; number < suffix + params.keys.prefix_tiles; ++number) {
+    for (std::int32_t number = piece.begin; number < end; ++number) {
       const KeyTile tile = KeyTileAt(params.keys, suffix, number, T::kN);
       sm90::MbarrierWait(&shared.k_barriers.empty[state.stage], state.parity ^ 1);
       LoadKeys<T::kDim, T::kN>(shared.k[state.stage], params.k, params.keys, tile, query,
@@ -91,14 +94,15 @@ template <class T>
 class CoreConsumer {
  public:
   __device__ CoreConsumer(const Params& params, CoreShared<T>& shared)
-      : params_(params), shared_(shared), number_(static_cast<int>(threadIdx.x / 128) - 1) {
+      : params_(params),
+        shared_(shared),
+        pieces_(params),
+        number_(static_cast<int>(threadIdx.x / 128) - 1) {
     if (T::kPingPong && number_ == T::kConsumers - 1) PassTurn();  // the first one begins
   }
 
   __device__ void Run() {
-    for (std::int64_t index = blockIdx.x; index < params_.tiles; index += gridDim.x) {
-      Tile(TileAt(params_, index, T::kRows, T::kVisibility));
-    }
+    for (Piece piece; pieces_.Next(params_, piece);) Compute(piece);
     // Nobody may leave with a turn that was passed but not taken.
     if (T::kPingPong && number_ == 0) TakeTurn();
   }
@@ -112,11 +116,12 @@ class CoreConsumer {
     if (threadIdx.x % 128 == 0) sm90::MbarrierArrive(empty);
   }
 
-  __device__ void Tile(const QueryTile& query) {
+  __device__ void Compute(const Piece& piece) {
+    QueryTile query = TileAt(params_, piece.tile, T::kRows, T::kVisibility);
     const std::int32_t suffix = SuffixTiles<T::kVisibility>(params_, query.row, T::kRows, T::kN);
-    const std::int32_t tiles = suffix + params_.keys.prefix_tiles;
-    const std::int32_t row = query.row + number_ * 64;
-    const RowView view = ViewRows<T::kVisibility>(params_, query, row);
+    const std::int32_t begin = piece.begin;
+    const std::int32_t end = piece.end < 0 ? suffix + params_.keys.prefix_tiles : piece.end;
+    const RowView view = ViewRows<T::kVisibility>(params_, query, query.row + number_ * 64);
     const std::uint64_t q = sm90::WgmmaDescriptor(shared_.q[q_state_.stage] + number_ * 64 * 128);
     float s[T::kN / 2], o[T::kDim / 2] = {};
     std::uint32_t weights[T::kN / 16][4];
@@ -134,11 +139,11 @@ class CoreConsumer {
     sm90::WgmmaFenceOperand(s);
     Release(&shared_.k_barriers.empty[k_state_.stage]);
     k_state_.Advance();
-    Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, 0, T::kN), view);
+    Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, begin, T::kN), view);
     Exponentiate<true>(s, state, params_.scale_log2, factor);
     PackWeights(s, weights);
 
-    for (std::int32_t number = 1; number < tiles; ++number) {
+    for (std::int32_t number = begin + 1; number < end; ++number) {
       sm90::MbarrierWait(&shared_.k_barriers.full[k_state_.stage], k_state_.parity);
       if (T::kPingPong) TakeTurn();
       sm90::WgmmaFenceOperand(weights);
@@ -148,7 +153,7 @@ class CoreConsumer {
       sm90::WgmmaCommitGroup();
       sm90::MbarrierWait(&shared_.v_barriers.full[v_state_.stage], v_state_.parity);
       IssueValues(o, weights, sm90::WgmmaRowMajorDescriptor(shared_.v[v_state_.stage], T::kN * 128),
-                  number > 1);
+                  number > begin + 1);
       sm90::WgmmaCommitGroup();
       if (T::kPingPong) PassTurn();
       sm90::WgmmaWaitGroup<1>();
@@ -157,6 +162,7 @@ class CoreConsumer {
       k_state_.Advance();
       Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, number, T::kN), view);
       const bool changed = Exponentiate<false>(s, state, params_.scale_log2, factor);
+      sm90::WgmmaFenceOperand(s);  // the weights are made while P V runs, not after it
       sm90::WgmmaWaitGroup<0>();
       sm90::WgmmaFenceOperand(o);
       sm90::WgmmaFenceOperand(weights);
@@ -173,17 +179,43 @@ class CoreConsumer {
     sm90::WgmmaFenceOperand(o);
     sm90::WgmmaFence();
     IssueValues(o, weights, sm90::WgmmaRowMajorDescriptor(shared_.v[v_state_.stage], T::kN * 128),
-                tiles > 1);
+                end - begin > 1);
     sm90::WgmmaCommitGroup();
     sm90::WgmmaWaitGroup<0>();
     sm90::WgmmaFenceOperand(o);
     Release(&shared_.v_barriers.empty[v_state_.stage]);
     v_state_.Advance();
-    FinishRows<T::kVisibility>(o, state, params_, query, row);
+    if (T::kVisibility == Visibility::kAll && params_.shares != nullptr) {
+      if (begin > 0) {
+        ShareOf(blockIdx.x).Store(o, state);
+        return;
+      }
+      if (end < KeyTilesOf(params_)) AddShares(piece.tile, o, state);
+    }
+    // Computed again: registers are short while the products run.
+    std::int32_t tile = piece.tile;
+    asm volatile("" : "+r"(tile));
+    query = TileAt(params_, tile, T::kRows, T::kVisibility);
+    FinishRows<T::kVisibility>(o, state, params_, query, query.row + number_ * 64);
+  }
+
+  __device__ Share<T::kDim / 2> ShareOf(std::int32_t cta) const {
+    return {params_.shares, static_cast<std::int32_t>(gridDim.x) * T::kConsumers,
+            cta * T::kConsumers + number_, 1 + T::kConsumers + number_};
+  }
+
+  // The shares of the CTAs that follow: those that start inside the tile.
+  __device__ void AddShares(std::int32_t tile, float (&o)[T::kDim / 2], RowState& state) const {
+    const std::int32_t behind = (tile + 1 - params_.whole_tiles) * KeyTilesOf(params_);
+    for (auto cta = static_cast<std::int32_t>(blockIdx.x) + 1; FirstUnit(params_, cta) < behind;
+         ++cta) {
+      ShareOf(cta).AddTo(o, state);
+    }
   }
 
   const Params& params_;
   CoreShared<T>& shared_;
+  Pieces pieces_;
   int number_;
   sm90::PipelineState<T::kQStages> q_state_;
   sm90::PipelineState<T::kStages> k_state_, v_state_;

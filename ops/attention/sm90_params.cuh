@@ -71,8 +71,13 @@ struct Params {
   KeyTiles keys;
   std::int32_t query_tiles = 0;  // per head
   std::int32_t split = 1;        // see Sm90Plan
-  std::int64_t tiles = 0;        // query_tiles * heads * batch
-  float scale_log2 = 0;          // log2(e) / sqrt(head_dim)
+  std::int32_t tiles = 0;        // query_tiles * heads * batch
+  std::int32_t whole_tiles = 0;  // of them: the first ones, which one CTA computes alone
+  // Of the others, (query tile, key tile) units for each CTA; the first `extra_units` take one
+  // more.
+  std::int32_t units = 0, extra_units = 0;
+  float* shares = nullptr;  // see sm90_share.cuh; null where all tiles are whole
+  float scale_log2 = 0;     // log2(e) / sqrt(head_dim)
   Sm90Tensors tensors;
   BlockTable blocks;
 };
@@ -87,10 +92,10 @@ struct QueryTile {
 
 // Tiles of one head are neighbours, so that CTAs which run together share its keys in L2; with
 // limits the longest come first.
-__device__ inline QueryTile TileAt(const Params& params, std::int64_t index, int rows,
+__device__ inline QueryTile TileAt(const Params& params, std::int32_t index, int rows,
                                    Visibility visibility) {
-  const auto pair = static_cast<std::int32_t>(index / params.query_tiles);
-  auto number = static_cast<std::int32_t>(index - std::int64_t{pair} * params.query_tiles);
+  const std::int32_t pair = index / params.query_tiles;
+  std::int32_t number = index - pair * params.query_tiles;
   if (visibility == Visibility::kBlockCausal) number = params.query_tiles - 1 - number;
   const auto heads = static_cast<std::int32_t>(params.tensors.heads);
   return {pair / heads, pair % heads, number * rows};

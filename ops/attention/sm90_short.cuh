@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(128, T::kResident)
   extern __shared__ std::byte raw[];
   auto& shared = SharedAs<ResidentShared<T>>(raw);
   const std::int32_t part = static_cast<std::int32_t>(blockIdx.x) % params.split;
-  const std::int64_t first_tile =
-      std::int64_t{static_cast<std::int32_t>(blockIdx.x) / params.split} * params.query_tiles;
+  const std::int32_t first_tile =
+      static_cast<std::int32_t>(blockIdx.x) / params.split * params.query_tiles;
   const std::int32_t begin = part * params.query_tiles / params.split;
   const std::int32_t end = (part + 1) * params.query_tiles / params.split;
   const auto tile_at = [&](std::int32_t number) {
@@ -225,7 +225,8 @@ __global__ void __launch_bounds__(128, T::kResident)
   extern __shared__ std::byte raw[];
   auto& shared = SharedAs<SplitShared<T>>(raw);
   const int ranks = params.split, rank = static_cast<int>(blockIdx.x) % ranks;
-  const QueryTile query = TileAt(params, blockIdx.x / ranks, kShortRows, T::kVisibility);
+  const QueryTile query =
+      TileAt(params, static_cast<std::int32_t>(blockIdx.x) / ranks, kShortRows, T::kVisibility);
   const std::int32_t suffix = SuffixTiles<T::kVisibility>(params, query.row, kShortRows, T::kN);
   const std::int32_t tiles = suffix + params.keys.prefix_tiles;
   const std::int32_t begin = tiles * rank / ranks, end = tiles * (rank + 1) / ranks;

@@ -76,6 +76,30 @@ __device__ void HideMasked(float (&s)[kFloats], const std::uint8_t* const (&row)
   }
 }
 
+// The same for a mask that all queries share, of neighbouring bytes: a warp reads each byte once,
+// and a tile that is visible as a whole costs a few votes.
+template <int kFloats>
+__device__ void HideShared(float (&s)[kFloats], const std::uint8_t* row, std::int32_t columns) {
+  constexpr int kColumns = kFloats * 2, kWords = (kColumns + 31) / 32;
+  const int lane = threadIdx.x % 32, first = lane % 4 * 2;
+  std::uint32_t words[kWords];
+  bool all = true;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const int column = w * 32 + lane;
+    const bool inside = column < kColumns;
+    const bool visible = inside && column < columns && row[column] != 0;
+    words[w] = __ballot_sync(0xffffffffu, visible);
+    all = all && words[w] == __ballot_sync(0xffffffffu, inside);
+    words[w] >>= first;
+  }
+  if (all) return;
+#pragma unroll
+  for (int i = 0; i < kFloats; ++i) {
+    if ((words[i / 16] >> (i / 4 % 4 * 8 + i % 2) & 1) == 0) s[i] = MinusInfinity();
+  }
+}
+
 // What this thread's rows of a tile see.
 struct RowView {
   std::int32_t limit[2] = {};        // kBlockCausal
@@ -120,7 +144,12 @@ __device__ void Hide(float (&s)[kFloats], const Params& params, const KeyTile& t
       HideFrom(s, {view.limit[0] - tile.row, view.limit[1] - tile.row});
     }
   } else {
-    const std::int64_t stride = params.tensors.mask.key, offset = tile.row * stride;
+    const Sm90Mask& mask = params.tensors.mask;
+    const std::int64_t stride = mask.key, offset = tile.row * stride;
+    if (mask.query == 0 && stride == 1) {
+      HideShared(s, view.mask[0] + offset, params.keys.suffix - tile.row);
+      return;
+    }
     HideMasked(s, {view.mask[0] + offset, view.mask[1] + offset}, stride,
                params.keys.suffix - tile.row);
   }

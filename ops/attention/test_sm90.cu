@@ -23,6 +23,7 @@ std::vector<Sm90Plan> PlansFor(const Sm90Call& call) {
     if (!WhyNot(call, kernel).empty()) continue;
     plans.push_back({kernel, 1});
     const bool cluster = kernel.starts_with("split");
+    if (kernel.starts_with("core") && !call.block_causal) plans.push_back({kernel, 1, true});
     if (!cluster && !kernel.starts_with("resident")) continue;
     for (const int split : {2, 4, 8}) plans.push_back({kernel, split});
   }
@@ -30,7 +31,8 @@ std::vector<Sm90Plan> PlansFor(const Sm90Call& call) {
 }
 
 std::string Name(const Sm90Plan& plan) {
-  return std::string(plan.kernel) + " split " + std::to_string(plan.split);
+  return std::string(plan.kernel) + " split " + std::to_string(plan.split) +
+         (plan.share ? " shared" : "");
 }
 
 void Execute(const Sm90Call& call, const Sm90Plan& plan) {

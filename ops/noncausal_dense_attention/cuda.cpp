@@ -21,18 +21,24 @@ attention::Sm90Call CallOf(const Args& args) {
   x.o = args.o;
   x.o_strides = args.o_strides;
   x.lse = args.lse;
+  call.workspace = args.workspace;
   return call;
 }
 
-DeviceCall PrepareCuda(const Args& args) {
+// Checks what any call must fulfil.
+attention::Sm90Call CheckedCall(const Args& args) {
   Check(args);
-  const attention::Sm90Call call = CallOf(args);
-  return attention::PrepareSm90(call, attention::ChooseSm90Plan(call));
+  return CallOf(args);
 }
 
 }  // namespace
 
-void RunCuda(const Args& args, Stream stream) { PrepareCuda(args)(stream); }
+std::size_t WorkspaceBytes() { return attention::Sm90WorkspaceBytes(); }
+
+void RunCuda(const Args& args, Stream stream) {
+  const attention::Sm90Call call = CheckedCall(args);
+  attention::PrepareSm90(call, attention::ChooseSm90Plan(call))(stream);
+}
 
 Backend CudaBackend() {
   Backend backend;
@@ -42,7 +48,9 @@ Backend CudaBackend() {
   backend.device = "cuda";
   backend.supports = [](const Problem&, const Bundle&) { return WhyNoSm90(); };
   backend.prepare = [](const Problem& problem, const Bundle&, const Bundle& inputs,
-                       Bundle& outputs) { return PrepareCuda(Bind(problem, inputs, outputs)); };
+                       Bundle& outputs) {
+    return attention::PrepareSm90(CheckedCall(Bind(problem, inputs, outputs)));
+  };
   return backend;
 }
 

@@ -33,6 +33,9 @@ struct Args {
   Strides o_strides;
   float* lse = nullptr;  // RunCuda only, optional: [b, h, nq], ln(sum of exp of the scaled scores),
                          // -inf where a query sees no key
+  // RunCuda only, optional: device memory of WorkspaceBytes(), 1024-byte aligned, zeroed once, not
+  // used by two calls at a time. Lets CTAs share tiles where the last wave would be incomplete.
+  void* workspace = nullptr;
 
   // Row-major tensors, no mask.
   static Args Contiguous(std::int64_t b, std::int64_t nq, std::int64_t nk, std::int64_t h,
@@ -62,6 +65,8 @@ cpu::Attention KernelArguments(const Args& args);
 // synchronising, bitwise reproducible. Throws kDevice when driver or device fails. (cuda.cpp;
 // builds with CUDA only.)
 void RunCuda(const Args& args, Stream stream);
+// Bytes of Args::workspace on the current device.
+std::size_t WorkspaceBytes();
 
 // The parts of the family; MakeFamily joins them.
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs);

@@ -24,6 +24,7 @@ attention::Sm90Call CallOf(const Args& args) {
   x.o = args.o;
   x.o_strides = args.o_strides;
   x.lse = args.lse;
+  call.workspace = args.workspace;
   call.block_causal = !args.segments.empty();
   for (const Segment& segment : args.segments) {
     if (!segment.is_image) continue;
@@ -41,18 +42,23 @@ std::string WhyNotSegments(const std::vector<Segment>& segments) {
          std::to_string(attention::kMaxImageBlocks);
 }
 
-DeviceCall PrepareCuda(const Args& args) {
+// Checks what any call must fulfil.
+attention::Sm90Call CheckedCall(const Args& args) {
   Check(args);
   if (const std::string reason = WhyNotSegments(args.segments); !reason.empty()) {
     BadInput("prefix_cached_block_causal: " + reason);
   }
-  const attention::Sm90Call call = CallOf(args);
-  return attention::PrepareSm90(call, attention::ChooseSm90Plan(call));
+  return CallOf(args);
 }
 
 }  // namespace
 
-void RunCuda(const Args& args, Stream stream) { PrepareCuda(args)(stream); }
+std::size_t WorkspaceBytes() { return attention::Sm90WorkspaceBytes(); }
+
+void RunCuda(const Args& args, Stream stream) {
+  const attention::Sm90Call call = CheckedCall(args);
+  attention::PrepareSm90(call, attention::ChooseSm90Plan(call))(stream);
+}
 
 Backend CudaBackend() {
   Backend backend;
@@ -71,7 +77,7 @@ Backend CudaBackend() {
     // image_ids is an integer tensor: read on the host.
     Args args = BindTensors(problem, inputs, outputs);
     if (!IsPrefixForm(problem)) args.segments = SegmentsOf(problem, host_inputs);
-    return PrepareCuda(args);
+    return attention::PrepareSm90(CheckedCall(args));
   };
   return backend;
 }
