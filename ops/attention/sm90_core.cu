@@ -42,8 +42,8 @@ constexpr std::array kInstances = {
                  PrepareCore<CoreTiling<128, 2, 176, 2, 1, kBlockCausal, true>>},
     Sm90Instance{"core_d128x128x128", kAll, PrepareCore<CoreTiling<128, 2, 128, 2, 2, kAll, true>>},
     Sm90Instance{"core_d128x128x160", kAll, PrepareCore<CoreTiling<128, 2, 160, 2, 1, kAll, true>>},
-    Sm90Instance{"core_d128x128x176_free", kAll,
-                 PrepareCore<CoreTiling<128, 2, 176, 2, 1, kAll, false>>},
+    Sm90Instance{"core_d128x128x176_late", kAll,
+                 PrepareCore<CoreTiling<128, 2, 176, 2, 1, kAll, true, true>>},
     Sm90Instance{"core_d64x192x128", kAll, PrepareCore<CoreTiling<64, 3, 128, 2, 2, kAll, true>>},
 };
 

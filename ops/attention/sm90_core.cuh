@@ -16,12 +16,12 @@ namespace assay::attention {
 // kKeys: rows of a K or V tile; kQueryStages: query tiles in shared memory; kPingPong: warpgroups
 // take turns to issue products, so that one's softmax runs under another's.
 template <int kHeadDim, int kWarpgroups, int kKeys, int kKeyStages, int kQueryStages,
-          Visibility kSeen, bool kTurns>
+          Visibility kSeen, bool kTurns, bool kLate = false>
 struct CoreTiling {
   static constexpr int kDim = kHeadDim, kConsumers = kWarpgroups, kRows = 64 * kWarpgroups;
   static constexpr int kN = kKeys, kStages = kKeyStages, kQStages = kQueryStages;
   static constexpr Visibility kVisibility = kSeen;
-  static constexpr bool kPingPong = kTurns;
+  static constexpr bool kPingPong = kTurns, kLateWait = kLate;
   static constexpr int kThreads = 128 * (1 + kConsumers);
   // 64512 of the 64 K registers: 128 x 40 + 256 x 232, or 65536: 128 x 32 + 384 x 160.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
@@ -170,7 +170,7 @@ class CoreConsumer {
       k_state_.Advance();
       Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, number, T::kN), view);
       const bool changed = Exponentiate<false>(s, state, params_.scale_log2, factor);
-      StayBehind(state);
+      if (T::kLateWait) StayBehind(state);
       sm90::WgmmaWaitGroup<0>();
       sm90::WgmmaFenceOperand(o);
       sm90::WgmmaFenceOperand(weights);

@@ -23,6 +23,21 @@ __device__ inline void TransposeQuad(std::uint32_t (&words)[4]) {
   }
 }
 
+// 16 bytes by one predicated instruction: a branch here would cost the shuffles around it their
+// convergence, and the compiler splits a uint4 whose words come from selects.
+__device__ inline void StoreWords(bf16* to, const std::uint32_t (&words)[4], bool valid) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.b32 p, %5, 0;\n\t"
+      "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n\t"
+      "}"
+      :
+      : "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]),
+        "r"(static_cast<int>(valid))
+      : "memory");
+}
+
 __device__ inline bool IsFinite(float x) { return fabsf(x) < __int_as_float(0x7f800000); }
 
 // O of this thread's two rows, times `inverse`, rounded to bf16: 16 bytes a thread and store.
@@ -44,10 +59,7 @@ __device__ unsigned StoreRows(const float (&o)[kFloats], const float (&inverse)[
         words[j] = sm90::PackBf16(x, y);
       }
       TransposeQuad(words);
-      if (valid[h]) {
-        *reinterpret_cast<uint4*>(row[h] + i * 2 + threadIdx.x % 4 * 8) =
-            make_uint4(words[0], words[1], words[2], words[3]);
-      }
+      StoreWords(row[h] + i * 2 + threadIdx.x % 4 * 8, words, valid[h]);
     }
   }
   return bad;
@@ -184,21 +196,26 @@ template <Visibility kVisibility, int kFloats>
 __device__ void FinishRows(const float (&o)[kFloats], const RowState& state, const Params& params,
                            const QueryTile& query, std::int32_t row) {
   const std::int32_t warp_row = row + threadIdx.x % 128 / 32 * 16;
-  float inverse[2];
+  float sum[2], inverse[2];
   bf16* out[2];
   bool valid[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const std::int32_t number = warp_row + threadIdx.x % 32 / 4 + 8 * h;
-    const float sum = QuadSum(state.sum[h]);
-    inverse[h] = sum == 0 ? 0 : 1 / sum;
+    sum[h] = QuadSum(state.sum[h]);
+    inverse[h] = InverseSum(sum[h]);
     valid[h] = number < params.tensors.queries;
     out[h] = OutputRow(params.tensors, query.batch, query.head, number);
-    if (valid[h] && threadIdx.x % 4 == 0) {
-      StoreLse(params.tensors, query.batch, query.head, number, state.reference[h], sum);
-    }
   }
   const unsigned bad = StoreRows(o, inverse, out, valid);
+  if (params.tensors.lse != nullptr && threadIdx.x % 4 == 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (!valid[h]) continue;
+      StoreLse(params.tensors, query.batch, query.head, warp_row + threadIdx.x % 32 / 4 + 8 * h,
+               state.reference[h], sum[h]);
+    }
+  }
   if constexpr (kVisibility != Visibility::kAll) {  // else all keys reach all rows
     __syncwarp();
     RepairRows<kVisibility>(params, query, warp_row, bad);

@@ -18,6 +18,13 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
+// 1 / x of a positive sum, 1 ulp; 0 of 0.
+__device__ inline float InverseSum(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return x == 0 ? 0 : y;
+}
+
 // Two rows of a thread. Weights are 2^(s c - reference) with c = log2(e) / sqrt(head_dim). The
 // reference is the largest s c so far, rounded up (so that no weight passes 1), or an older one
 // that is at most kSlack below: weights then reach 2^8, which costs no precision, and O need not be
@@ -138,7 +145,11 @@ __device__ void Hide(float (&s)[kFloats], const Params& params, const KeyTile& t
   constexpr int kRows = kFloats * 2;
   if constexpr (kVisibility == Visibility::kAll) {
     const Columns columns = ColumnsOf(params.keys, tile, kRows);
-    if (tile.packed || columns.first_end < kRows) HideGaps(s, columns);
+    if (tile.packed) {
+      HideGaps(s, columns);
+    } else if (columns.first_end < kRows) {
+      HideFrom(s, {columns.first_end, columns.first_end});
+    }
   } else if constexpr (kVisibility == Visibility::kBlockCausal) {
     if (view.least_limit < tile.row + kRows) {
       HideFrom(s, {view.limit[0] - tile.row, view.limit[1] - tile.row});
