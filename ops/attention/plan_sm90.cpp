@@ -77,17 +77,18 @@ std::string WhyNotTma(const Sm90Tensors& x) {
   return {};
 }
 
-// CTAs of a cluster: enough to give every multiprocessor two, as far as there are key tiles.
+// CTAs of a cluster: as many as fill the multiprocessors once and as there are key tiles. Launching
+// clusters and merging costs 1.5 to 3 us, so a second CTA beside the first does not pay.
 int ClusterFor(std::int64_t tiles, std::int64_t key_tiles) {
   int split = 1;
-  while (split < 8 && tiles * split < 2 * kMultiprocessors && split * 2 <= key_tiles) split *= 2;
+  while (split < 4 && tiles * split * 2 <= kMultiprocessors && split * 2 <= key_tiles) split *= 2;
   return split;
 }
 
-// CTAs of one head: enough to fill every multiprocessor four times, as far as there are tiles.
+// CTAs of one head: about two for every multiprocessor, as far as there are tiles.
 int PartsFor(std::int64_t heads, std::int64_t query_tiles) {
-  return static_cast<int>(
-      std::clamp<std::int64_t>(CeilDiv(4 * kMultiprocessors, heads), 1, query_tiles));
+  const std::int64_t parts = CeilDiv(2 * kMultiprocessors, heads);
+  return static_cast<int>(std::clamp<std::int64_t>(parts, 1, query_tiles));
 }
 
 Sm90Plan PlanD64(const Sm90Call& call) {
@@ -100,6 +101,14 @@ Sm90Plan PlanD64(const Sm90Call& call) {
   }
   if (!masked && tiles * heads >= 6 * kMultiprocessors) return {"core_d64x192x128", 1};
   return {"split_d64x64x128", ClusterFor(tiles * heads, CeilDiv(keys, 128))};
+}
+
+// Dividing the last wave's tiles among all CTAs saves the share of them that would idle, and costs
+// about as much as 4 key tiles.
+bool SharingPays(std::int64_t tiles, std::int64_t key_tiles) {
+  const std::int64_t rest = tiles % kMultiprocessors;
+  if (rest == 0 || tiles < kMultiprocessors) return false;
+  return key_tiles * (kMultiprocessors - rest) > 4 * kMultiprocessors;
 }
 
 Sm90Plan PlanD128(const Sm90Call& call) {
@@ -115,7 +124,11 @@ Sm90Plan PlanD128(const Sm90Call& call) {
   if (tiles * heads <= kMultiprocessors) {
     return {"split_d128x64x64", ClusterFor(tiles * heads, CeilDiv(keys, 64))};
   }
-  return {"core_d128x128x176", 1};
+  if (call.block_causal) return {"core_d128x128x176", 1};
+  const bool few = keys <= 1024;  // two query tiles in shared memory pay where tiles are short
+  const std::int64_t key_tiles = CeilDiv(keys, few ? 128 : 160);
+  return {few ? "core_d128x128x128" : "core_d128x128x160", 1,
+          call.workspace != nullptr && SharingPays(CeilDiv(x.queries, 128) * heads, key_tiles)};
 }
 
 }  // namespace
