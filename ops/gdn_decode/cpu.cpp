@@ -93,7 +93,7 @@ std::string SlotProblem(const std::int64_t* slot, std::int64_t batch, std::int64
   return "slot " + std::to_string(*twice) + " is used by two rows";
 }
 
-std::string Refusal(const Args& args) {
+std::string PointerRefusal(const Args& args) {
   if (args.batch == 0) return "";
   const std::string alignment = AlignmentProblem(args);
   if (!alignment.empty()) return alignment;
@@ -102,7 +102,13 @@ std::string Refusal(const Args& args) {
   const bool overlap = args.state != nullptr && args.state < args.new_state + elements &&
                        args.new_state < args.state + elements;
   if (overlap && args.state != args.new_state) return "new_state overlaps a part of state";
-  return args.slot != nullptr ? SlotProblem(args.slot, args.batch, args.slots) : "";
+  return "";
+}
+
+std::string Refusal(const Args& args) {
+  const std::string refusal = PointerRefusal(args);
+  if (!refusal.empty() || args.slot == nullptr) return refusal;
+  return SlotProblem(args.slot, args.batch, args.slots);
 }
 
 void RunCpu(const Args& args, int threads, cpu::Isa isa) {

@@ -1,6 +1,7 @@
 // The definition, tensors, checks, generator, cost and verification policy of gdn_decode.
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -155,7 +156,7 @@ std::vector<OutputPolicy> Policies(const Problem& problem) {
 
 }  // namespace
 
-Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+Args BindOnDevice(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   Args args;
   args.batch = problem.axis("batch_size");
   args.q = inputs["q"].as<bf16>();
@@ -166,9 +167,15 @@ Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   args.a = inputs["a"].as<bf16>();
   args.dt_bias = inputs["dt_bias"].as<float>();
   args.b = inputs["b"].as<bf16>();
-  if (const Tensor* scale = inputs.find("scale")) args.scale = scale->as<float>()[0];
+  if (const Tensor* scale = inputs.find("scale")) args.scale_at = scale->as<float>();
   args.output = outputs["output"].as<bf16>();
   args.new_state = outputs["new_state"].as<float>();
+  return args;
+}
+
+Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  Args args = BindOnDevice(problem, inputs, outputs);
+  if (args.scale_at != nullptr) args.scale = *std::exchange(args.scale_at, nullptr);
   return args;
 }
 

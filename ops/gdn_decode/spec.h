@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "cpu/isa.h"
+#include "cuda/stream.h"
 #include "ops/family.h"
 
 namespace assay::gdn_decode {
@@ -38,11 +39,15 @@ struct Args {
   // is touched. Null = row n uses slot n, and slots is batch.
   const std::int64_t* slot = nullptr;  // [batch]
   std::int64_t slots = 0;              // read only with `slot`
+
+  const float* scale_at = nullptr;  // device calls: where the scale is, instead of `scale`
 };
 
 // Why a call is illegal (alignment, overlap, slots), one sentence; "" when it is legal. The
 // contents of floating-point tensors are not looked at.
 std::string Refusal(const Args& args);
+// The same without the contents of `slot`, which a device call cannot read.
+std::string PointerRefusal(const Args& args);
 
 // Why slot[0..batch) cannot name states of a pool: every one is below `slots` and used by one row
 // at most (negative ones are padding); "" when they can.
@@ -53,8 +58,15 @@ std::string SlotProblem(const std::int64_t* slot, std::int64_t batch, std::int64
 void RunCpu(const Args& args, int threads);
 void RunCpu(const Args& args, int threads, cpu::Isa isa);
 
+// The same on the current CUDA device: device pointers, enqueued on `stream`, no allocation. A slot
+// outside the pool counts as padding. Throws kInput with the text of PointerRefusal, kDevice when
+// the launch fails. (sm90.cu; builds with CUDA only.)
+void RunCuda(const Args& args, Stream stream);
+
 // Pointers of a named bundle.
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
+// The same of bundles in device memory: the scale stays there.
+Args BindOnDevice(const Problem& problem, const Bundle& inputs, Bundle& outputs);
 
 Family MakeFamily();
 
@@ -63,5 +75,7 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
                                     const RowLists& rows, SumOrder order);
 std::vector<Backend> Backends();
 std::vector<Mutant> Mutants();
+// cuda.cpp, with CUDA only
+Backend CudaBackend();
 
 }  // namespace assay::gdn_decode
