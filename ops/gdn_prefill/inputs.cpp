@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -241,7 +242,7 @@ std::string CuSeqlensProblem(const std::int64_t* cu_seqlens, std::int64_t sequen
          std::to_string(tokens);
 }
 
-Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+Args BindOnDevice(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   Args args;
   args.tokens = problem.axis("total_seq_len");
   args.sequences = problem.axis("num_seqs");
@@ -254,10 +255,16 @@ Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   args.dt_bias = inputs["dt_bias"].as<float>();
   args.b = inputs["b"].as<bf16>();
   args.cu_seqlens = inputs["cu_seqlens"].as<std::int64_t>();
-  if (const Tensor* scale = inputs.find("scale")) args.scale = scale->as<float>()[0];
+  if (const Tensor* scale = inputs.find("scale")) args.scale_at = scale->as<float>();
   args.output = outputs["output"].as<bf16>();
   args.new_state = outputs["new_state"].as<float>();
   args.zero_empty_states = ZeroEmptyStates(problem);
+  return args;
+}
+
+Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  Args args = BindOnDevice(problem, inputs, outputs);
+  if (args.scale_at != nullptr) args.scale = *std::exchange(args.scale_at, nullptr);
   return args;
 }
 

@@ -37,6 +37,8 @@ struct Args {
 
   // What an empty sequence leaves: its initial state, or zeros as the contest's reference does.
   bool zero_empty_states = false;
+
+  const float* scale_at = nullptr;  // device calls: where the scale is, instead of `scale`
 };
 
 // Why a call is illegal (cu_seqlens, alignment, overlap), one sentence; "" when it is legal. The
@@ -50,6 +52,8 @@ void RunCpu(const Args& args, int threads, cpu::Isa isa);
 
 // Pointers of a named bundle.
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs);
+// The same of bundles in device memory: the scale stays there.
+Args BindOnDevice(const Problem& problem, const Bundle& inputs, Bundle& outputs);
 
 Family MakeFamily();
 
