@@ -67,6 +67,9 @@ std::vector<Family> AllFamilies() {
   AddBackend(families, "dense_gemm_bf16_nt", dense_gemm_bf16_nt::CudaBackend());
   AddBackend(families, "noncausal_dense_attention", noncausal_dense_attention::CudaBackend());
   AddBackend(families, "prefix_cached_block_causal", prefix_cached_block_causal::CudaBackend());
+  AddBackend(families, "gdn_decode", gdn_decode::CudaBackend());
+  AddBackend(families, "kda_decode", kda_decode::CudaBackend());
+  AddBackend(families, "kda_verify", kda_decode::CudaBackend());
 #endif
   return families;
 }

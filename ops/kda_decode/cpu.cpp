@@ -159,7 +159,7 @@ std::string OverlapProblem(const Args& args) {
 
 }  // namespace
 
-std::string Refusal(const Args& args) {
+std::string PointerRefusal(const Args& args) {
   if (args.batch == 0) return "";
   if (args.rows < 1 || args.heads < 1) {
     return "rows = " + std::to_string(args.rows) + " and heads = " + std::to_string(args.heads) +
@@ -174,12 +174,14 @@ std::string Refusal(const Args& args) {
   if (args.rows > 1 && args.scratch == nullptr) {
     return std::to_string(args.rows) + " rows per request need scratch, not new_state";
   }
-  std::string problem = PointerProblem(args);
-  if (problem.empty()) problem = OverlapProblem(args);
-  if (problem.empty() && args.slot != nullptr) {
-    problem = gdn_decode::SlotProblem(args.slot, args.batch, args.slots);
-  }
-  return problem;
+  const std::string problem = PointerProblem(args);
+  return problem.empty() ? OverlapProblem(args) : problem;
+}
+
+std::string Refusal(const Args& args) {
+  const std::string refusal = PointerRefusal(args);
+  if (!refusal.empty() || args.slot == nullptr) return refusal;
+  return gdn_decode::SlotProblem(args.slot, args.batch, args.slots);
 }
 
 void RunCpu(const Args& args, int threads) {

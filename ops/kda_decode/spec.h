@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "cuda/stream.h"
 #include "ops/family.h"
 
 namespace assay::kda_decode {
@@ -56,10 +57,17 @@ struct Args {
 // Why a call is illegal (alignment, overlap, slots, missing pointers), one sentence; "" when it is
 // legal. The contents of floating-point tensors are not looked at.
 std::string Refusal(const Args& args);
+// The same without the contents of `slot`, which a device call cannot read.
+std::string PointerRefusal(const Args& args);
 
 // The fast CPU kernel. `threads` as in ParallelRanges; results do not depend on it, and row i of a
 // request has the bits of i + 1 calls with one row each. Throws kInput with the text of Refusal.
 void RunCpu(const Args& args, int threads);
+
+// The same on the current CUDA device: device pointers, enqueued on `stream`, no allocation. A slot
+// outside the pool counts as padding. Throws kInput with the text of PointerRefusal, kDevice when
+// the launch fails. (sm90.cu; builds with CUDA only.)
+void RunCuda(const Args& args, Stream stream);
 
 // The gate kind that a definition's name says; lower_bound of the workload, else -5.
 Gate GateOf(const Problem& problem);
@@ -82,5 +90,7 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
                                     const RowLists& rows, SumOrder order);
 std::vector<Backend> Backends();
 std::vector<Mutant> Mutants();
+// cuda.cpp, with CUDA only; of both
+Backend CudaBackend();
 
 }  // namespace assay::kda_decode
