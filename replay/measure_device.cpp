@@ -14,9 +14,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kManyCalls = 10, kFewCalls = 4;
 constexpr double kFewFromNs = 150e3;
 constexpr int kProbes = 3;
-// Recordings of the same work, replayed in turn: where the driver places the nodes of one graph may
-// cost each of its calls some 0.3 us, in every replay.
-constexpr int kRecordings = 4;
 
 }  // namespace
 
@@ -49,17 +46,15 @@ DeviceTimer::Sampler DeviceTimer::ColdSampler(int calls) {
   Sampler sampler;
   sampler.mode = "cold_graph";
   sampler.calls = calls;
-  for (int recording = 0; recording < kRecordings; ++recording) {
-    sampler.with.push_back(gpu_.Record([&](Stream stream) {
-      for (int c = 0; c < calls; ++c) {
-        gpu_.EnqueueFlush(stream, flush_);
-        calls_[static_cast<std::size_t>(c) % calls_.size()](stream);
-      }
-    }));
-    sampler.without.push_back(gpu_.Record([&](Stream stream) {
-      for (int c = 0; c < calls; ++c) gpu_.EnqueueFlush(stream, flush_);
-    }));
-  }
+  sampler.with.push_back(gpu_.Record([&](Stream stream) {
+    for (int c = 0; c < calls; ++c) {
+      gpu_.EnqueueFlush(stream, flush_);
+      calls_[static_cast<std::size_t>(c) % calls_.size()](stream);
+    }
+  }));
+  sampler.without.push_back(gpu_.Record([&](Stream stream) {
+    for (int c = 0; c < calls; ++c) gpu_.EnqueueFlush(stream, flush_);
+  }));
   return sampler;
 }
 
@@ -73,10 +68,8 @@ DeviceTimer::Sampler DeviceTimer::WarmSampler(int calls) {
   Sampler sampler;
   sampler.mode = "warm_graph";
   sampler.calls = calls;
-  for (int recording = 0; recording < kRecordings; ++recording) {
-    sampler.with.push_back(repeat(2 * calls));
-    sampler.without.push_back(repeat(calls));
-  }
+  sampler.with.push_back(repeat(2 * calls));
+  sampler.without.push_back(repeat(calls));
   return sampler;
 }
 
