@@ -176,7 +176,6 @@ struct Kernel {
 
 constexpr std::array kKernels = {
     Kernel{"r2", Launch<Shape<2>>},
-    Kernel{"r4", Launch<Shape<4>>},
     Kernel{"r4_loop", Launch<Shape<4, 4>>},
 };
 
@@ -188,10 +187,7 @@ std::vector<std::string_view> Sm90Kernels() {
   return names;
 }
 
-Plan ChoosePlan(const Args& args) {
-  if (args.batch < 16) return {"r2"};
-  return {args.batch < 32 ? "r4" : "r4_loop"};
-}
+Plan ChoosePlan(const Args& args) { return {args.batch < 16 ? "r2" : "r4_loop"}; }
 
 std::function<void(Stream)> PrepareCuda(const Args& args, const Plan& plan) {
   if (const std::string refusal = PointerRefusal(args); !refusal.empty()) {
