@@ -59,15 +59,32 @@ ASSAY_VECTOR_CLONES void ExpandE2M1(const std::uint8_t* __restrict codes, std::i
   }
 }
 
-// Multiplies runs of kRun values by a scale each.
+// Multiplies runs of kRun values of both halves by a scale each.
 template <int kRun>
-[[gnu::always_inline]] inline void ScaleRuns(const float* scales, std::int64_t count, float* x) {
+[[gnu::always_inline]] inline void ScaleRuns(const float* __restrict scales, std::int64_t count,
+                                             float* __restrict even, float* __restrict odd) {
   for (std::int64_t run = 0; run < count; ++run) {
-    for (int i = 0; i < kRun; ++i) x[run * kRun + i] *= scales[run];
+    const float scale = scales[run];
+    for (int i = 0; i < kRun; ++i) even[run * kRun + i] *= scale;
+    for (int i = 0; i < kRun; ++i) odd[run * kRun + i] *= scale;
   }
 }
-ASSAY_VECTOR_CLONES void ScaleHalf(const float* scales, std::int64_t count, bool mxfp4, float* x) {
-  mxfp4 ? ScaleRuns<16>(scales, count, x) : ScaleRuns<8>(scales, count, x);
+ASSAY_VECTOR_CLONES void ScaleGroups(const float* scales, std::int64_t count, bool mxfp4,
+                                     float* even, float* odd) {
+  mxfp4 ? ScaleRuns<16>(scales, count, even, odd) : ScaleRuns<8>(scales, count, even, odd);
+}
+
+// What the 256 scale bytes of a format mean.
+template <class Byte>
+const float* ScaleTable() {
+  static const std::vector<float> table = [] {
+    std::vector<float> made;
+    for (int byte = 0; byte < 256; ++byte) {
+      made.push_back(ToFloat(Byte{static_cast<std::uint8_t>(byte)}));
+    }
+    return made;
+  }();
+  return table.data();
 }
 
 // Where element i of a row stands among the values that a decoder gives.
@@ -156,15 +173,14 @@ void DecodeFP4(const Matrix& w, std::int64_t expert, std::int64_t row, float* ou
   const std::int64_t columns = w.k / ScaleGroup(w.format);
   const std::uint8_t* groups = w.groups + (expert * w.n + row) * columns;
   const float half = w.global != nullptr ? 0.5f * w.global[expert] : 0.5f;
+  const float* table = mxfp4 ? ScaleTable<ue8m0>() : ScaleTable<e4m3>();
   thread_local std::vector<float> scales;
   scales.resize(static_cast<std::size_t>(columns));
   for (std::int64_t g = 0; g < columns; ++g) {
-    scales[static_cast<std::size_t>(g)] =
-        half * (mxfp4 ? ToFloat(ue8m0{groups[g]}) : ToFloat(e4m3{groups[g]}));
+    scales[static_cast<std::size_t>(g)] = half * table[groups[g]];
   }
   ExpandE2M1(w.codes + (expert * w.n + row) * (w.k / 2), w.k / 2, out, out + w.k / 2);
-  ScaleHalf(scales.data(), columns, mxfp4, out);
-  ScaleHalf(scales.data(), columns, mxfp4, out + w.k / 2);
+  ScaleGroups(scales.data(), columns, mxfp4, out, out + w.k / 2);
 }
 
 void RunCpu(const Args& args, int threads) {
