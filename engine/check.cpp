@@ -331,6 +331,7 @@ void Checker::CheckReference(Executor& checked) {
     }
     Record(step, task, traces);
   }
+  std::vector<CheckedRow> rows;
   for (int i = 0; i < step.program->shape.requests; ++i) {
     const StepRequest& request = step.request(i);
     if (request.slot < 0) continue;
@@ -338,41 +339,51 @@ void Checker::CheckReference(Executor& checked) {
     for (int r = 0; r < request.rows; ++r) {
       const int row = i * step.rows_per_request() + r;
       const RowTrace& trace = traces[static_cast<std::size_t>(row)];
-      const std::string who = "request " + std::to_string(i) + ", row " + std::to_string(r) + ": ";
-      RowTruth values;
+      CheckedRow& checked_row = rows.emplace_back();
+      checked_row.row = row;
+      checked_row.who = "request " + std::to_string(i) + ", row " + std::to_string(r) + ": ";
       const reference::Row truth =
           TrunkRow(*step.model, step.tokens[static_cast<std::size_t>(row)], state, &trace.choices,
                    [&](std::int64_t layer, int site, reference::Value what, const Vec& value) {
-                     values[{layer, site, what}] = value;
+                     checked_row.values[{layer, site, what}] = value;
                    });
       const std::size_t before = findings_.problems.size();
-      for (std::size_t layer = 0; layer < trace.streams.size(); ++layer) {
-        const Vec& seen = trace.streams[layer];
-        const double error =
-            RelativeError(values[{static_cast<std::int64_t>(layer), 1, reference::Value::kStreams}],
-                          [&](std::size_t at) { return seen[at]; });
-        findings_.worst_error = std::max(findings_.worst_error, error);
-        if (error <= kStreamBound) continue;
-        findings_.problems.push_back(who + "streams after layer " + std::to_string(layer) +
-                                     " are off by " + std::to_string(error));
-        break;  // later layers only inherit it
-      }
-      CompareLogits(step, row, who, truth);
-      CompareTasks(step, checked, row, who, values, findings_.problems.size() > before);
+      CompareStreams(checked_row, trace.streams);
+      CompareLogits(step, row, checked_row.who, truth);
+      checked_row.wrong = findings_.problems.size() > before;
     }
+  }
+  CompareTasks(step, checked, rows);
+}
+
+void Checker::CompareStreams(const CheckedRow& row, const std::vector<Vec>& streams) {
+  for (std::size_t layer = 0; layer < streams.size(); ++layer) {
+    const Vec& wanted =
+        row.values.at({static_cast<std::int64_t>(layer), 1, reference::Value::kStreams});
+    const double error = RelativeError(wanted, [&](std::size_t at) { return streams[layer][at]; });
+    findings_.worst_error = std::max(findings_.worst_error, error);
+    if (error <= kStreamBound) continue;
+    findings_.problems.push_back(row.who + "streams after layer " + std::to_string(layer) +
+                                 " are off by " + std::to_string(error));
+    return;  // later layers only inherit it
   }
 }
 
-// Where a row has problems, adds the task that they begin with.
-void Checker::CompareTasks(const Step& step, Executor& checked, int row, const std::string& who,
-                           const RowTruth& values, bool has_problems) {
-  const TaskErrors errors = ErrorsOfTasks(step, checked, row, values);
-  findings_.worst_task_error = std::max(findings_.worst_task_error, errors.worst.error);
-  if (!has_problems) return;
-  const TaskError& named = errors.first ? *errors.first : errors.worst;
-  findings_.problems.push_back(who + (errors.first ? "first" : "most") + " wrong in task \"" +
-                               DescribeTask(*step.program, named.task) + "\", off by " +
-                               std::to_string(named.error));
+// Where rows have problems, adds the tasks that they begin with.
+void Checker::CompareTasks(const Step& step, Executor& checked,
+                           const std::vector<CheckedRow>& rows) {
+  std::vector<const RowTruth*> truth(static_cast<std::size_t>(step.program->rows()), nullptr);
+  for (const CheckedRow& row : rows) truth[static_cast<std::size_t>(row.row)] = &row.values;
+  const std::vector<TaskErrors> errors = ErrorsOfTasks(step, checked, truth);
+  for (const CheckedRow& row : rows) {
+    const TaskErrors& own = errors[static_cast<std::size_t>(row.row)];
+    findings_.worst_task_error = std::max(findings_.worst_task_error, own.worst.error);
+    if (!row.wrong) continue;
+    const TaskError& named = own.first ? *own.first : own.worst;
+    findings_.problems.push_back(row.who + (own.first ? "first" : "most") + " wrong in task \"" +
+                                 DescribeTask(*step.program, named.task) + "\", off by " +
+                                 std::to_string(named.error));
+  }
 }
 
 void Checker::CompareLogits(const Step& step, int row, const std::string& who,

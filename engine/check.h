@@ -53,8 +53,15 @@ class Checker {
   void CheckReference(Executor& checked);
   void CheckProducts(Executor& checked);
   std::string FirstDifferingTask(const Step& step, Executor& checked);
-  void CompareTasks(const Step& step, Executor& checked, int row, const std::string& who,
-                    const RowTruth& values, bool has_problems);
+  // kReference: what is known of one live row.
+  struct CheckedRow {
+    int row = 0;
+    std::string who;  // "request 0, row 1: "
+    RowTruth values;
+    bool wrong = false;
+  };
+  void CompareStreams(const CheckedRow& row, const std::vector<reference::Vec>& streams);
+  void CompareTasks(const Step& step, Executor& checked, const std::vector<CheckedRow>& rows);
   void CompareLogits(const Step& step, int row, const std::string& who,
                      const reference::Row& truth);
 

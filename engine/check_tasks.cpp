@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
-#include <vector>
 
 namespace assay::engine {
 namespace {
@@ -168,16 +167,20 @@ double ErrorOf(const Probe& probe, const RowTruth& truth) {
 
 }  // namespace
 
-TaskErrors ErrorsOfTasks(const Step& step, Executor& checked, int row, const RowTruth& truth) {
-  TaskErrors errors;
+std::vector<TaskErrors> ErrorsOfTasks(const Step& step, Executor& checked,
+                                      const std::vector<const RowTruth*>& truth) {
+  std::vector<TaskErrors> errors(truth.size());
   for (std::size_t t = 0; t < step.program->tasks.size(); ++t) {
     const Task& task = step.program->tasks[t];
     if (!checked.RunTask(step, task)) break;
-    const Probes probes(step, task, row);
-    for (const Probe& probe : probes.list()) {
-      const TaskError error{t, ErrorOf(probe, truth)};
-      if (error.error > errors.worst.error) errors.worst = error;
-      if (!errors.first && error.error > kTaskBound) errors.first = error;
+    for (std::size_t row = 0; row < truth.size(); ++row) {
+      if (truth[row] == nullptr) continue;
+      const Probes probes(step, task, static_cast<int>(row));
+      for (const Probe& probe : probes.list()) {
+        const TaskError error{t, ErrorOf(probe, *truth[row])};
+        if (error.error > errors[row].worst.error) errors[row].worst = error;
+        if (!errors[row].first && error.error > kTaskBound) errors[row].first = error;
+      }
     }
   }
   return errors;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "engine/executor.h"
 #include "engine/reference.h"
@@ -29,9 +30,11 @@ struct TaskErrors {
   TaskError worst;
 };
 
-// Replays the step task by task on `checked`, and compares what each one gives `row`; outputs of
-// the step are the same afterwards. Index scores and attention chunks have no counterpart in the
-// reference: their mistakes show in the task that reads them.
-TaskErrors ErrorsOfTasks(const Step& step, Executor& checked, int row, const RowTruth& truth);
+// Replays the step task by task on `checked`, and compares what each one gives every row that has a
+// truth (null: none); by row. Outputs of the step are the same afterwards. Index scores and
+// attention chunks have no counterpart in the reference: their mistakes show in the task that reads
+// them.
+std::vector<TaskErrors> ErrorsOfTasks(const Step& step, Executor& checked,
+                                      const std::vector<const RowTruth*>& truth);
 
 }  // namespace assay::engine
