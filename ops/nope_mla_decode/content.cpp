@@ -24,7 +24,7 @@ using Ids = std::vector<std::int32_t>;
 std::uint64_t Index(std::int64_t i) { return static_cast<std::uint64_t>(i); }
 
 // What an index might give a pool: its segment of 64 pools and itself count alike for all rows of a
-// request, and a little for this row alone.
+// request, and a little for this row alone. The newest pool always wins: a row attends itself.
 std::int64_t Score(const Problem& problem, std::uint64_t key, const Args& args, std::int64_t row,
                    std::int64_t pool) {
   const auto part = [&](std::uint64_t level, std::int64_t owner, std::int64_t number) {
@@ -32,6 +32,7 @@ std::int64_t Score(const Problem& problem, std::uint64_t key, const Args& args, 
         Mix64(key, kScore + level, Index(owner) << 32 | Index(number)) >> 48);
   };
   if (problem.variant == "newest") return pool;
+  if (pool == args.TokensOf(row) / kPoolTokens - 1) return std::int64_t{1} << 32;
   if (problem.variant == "uniform") return part(1, row, pool);
   return 2 * part(0, row / args.rows, pool / 64) + 2 * part(1, row / args.rows, pool) +
          part(2, row, pool) / 2;
@@ -94,6 +95,36 @@ void FillPages(const paged::Batch& batch, const std::vector<std::int32_t>& physi
   });
 }
 
+// Gives a token a logit of kPull more: a twentieth of the weight or more beside 2,000 tokens of
+// ordinary logits.
+constexpr float kPull = 8;
+void Pull(const bf16* latent, bf16* q) {
+  float squares = 0;
+  for (std::int64_t d = 0; d < kDim; ++d) squares += ToFloat(latent[d]) * ToFloat(latent[d]);
+  const float factor = kPull / (kDefaultScale * squares);
+  for (std::int64_t d = 0; d < kDim; ++d) {
+    q[d] = ToBF16(ToFloat(q[d]) + factor * ToFloat(latent[d]));
+  }
+}
+
+// One token among thousands would not be missed. Of every four heads one looks at the row's own
+// token, one at the token behind it, which must not be seen, and one at the last pool of the list.
+void PullHeads(const Args& args, std::int64_t row, bf16* q) {
+  const std::int64_t request = row / args.rows, tokens = args.TokensOf(row);
+  const auto latent_of = [&](std::int64_t token) {
+    const std::int64_t page = args.page_table[request * args.table_width + token / kPageTokens];
+    return args.latents + (page * kPageTokens + token % kPageTokens) * kDim;
+  };
+  const std::int32_t* list = args.pool_ids != nullptr ? args.pool_ids + row * kTopPools : nullptr;
+  const std::int32_t last_pool = list != nullptr ? *std::max_element(list, list + kTopPools) : -1;
+  for (std::int64_t head = 0; head < kHeads; head += 4) {
+    bf16* four = q + (row * kHeads + head) * kDim;
+    if (tokens > 0) Pull(latent_of(tokens - 1), four);
+    if (tokens < args.seq_lens[request]) Pull(latent_of(tokens), four + kDim);
+    if (last_pool >= 0) Pull(latent_of(last_pool * kPoolTokens), four + 2 * kDim);
+  }
+}
+
 }  // namespace
 
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
@@ -105,17 +136,19 @@ void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
   const Args args = BindInputs(problem, inputs);
   Tensor& q = inputs["q"];
   mla::GenerateQueries(key, kQ, args.total_rows(), q.as<bf16>());
+  auto* pools = args.pool_ids != nullptr ? inputs["pool_ids"].as<std::int32_t>() : nullptr;
+  ParallelFor(args.total_rows(), 0, [&](std::int64_t row) {
+    if (pools != nullptr) {
+      const Ids ids = SelectPools(problem, key, args, row);
+      std::copy(ids.begin(), ids.end(), pools + row * kTopPools);
+    }
+    PullHeads(args, row, q.as<bf16>());
+  });
   if (problem.variant == "large") {  // logits beyond 100: only the largest few weights remain
     for (std::int64_t i = 0; i < q.elements(); ++i) {
       q.as<bf16>()[i] = ToBF16(32 * ToFloat(q.as<bf16>()[i]));
     }
   }
-  if (args.pool_ids == nullptr) return;
-  auto* pools = inputs["pool_ids"].as<std::int32_t>();
-  ParallelFor(args.total_rows(), 0, [&](std::int64_t row) {
-    const Ids ids = SelectPools(problem, key, args, row);
-    std::copy(ids.begin(), ids.end(), pools + row * kTopPools);
-  });
 }
 
 }  // namespace assay::nope_mla_decode

@@ -27,7 +27,7 @@ const Family& TheFamily() {
 
 // Requests of these lengths, on pages of their own.
 TestCase MakeCase(const char* definition, const List& lengths, std::int64_t rows,
-                  const std::string& variant = "") {
+                  const std::string& variant = "", std::uint64_t key = 7) {
   std::int64_t widest = 0, pages = 0;
   for (const std::int64_t length : lengths) {
     widest = std::max(widest, PagesOfTokens(length));
@@ -38,7 +38,7 @@ TestCase MakeCase(const char* definition, const List& lengths, std::int64_t rows
                        {"V", rows},
                        {"MP", widest},
                        {"NP", pages}},
-                      7, variant, {{"sequence_lengths", lengths}});
+                      key, variant, {{"sequence_lengths", lengths}});
 }
 
 void ExpectPasses(TestCase& test, const std::string& what) {
@@ -157,8 +157,9 @@ TEST(NopeMlaDecode, CostOfOneRow) {
 
 TEST(NopeMlaDecode, MutantsAreRejected) {
   TestCase decode = MakeCase(kSelected, {4099, 3001}, 1), verify = MakeCase(kSelected, {4111}, 3);
-  TestCase all = MakeCase(kAll, {777, 650}, 2);
-  for (TestCase* test : {&decode, &verify, &all}) {
+  TestCase all = MakeCase(kAll, {777, 650}, 2), longer = MakeCase(kAll, {2047}, 1, "", 1);
+  TestCase drafts = MakeCase(kSelected, {8191}, 2, "", 2);
+  for (TestCase* test : {&decode, &verify, &all, &longer, &drafts}) {
     if (kSanitized && test != &all) continue;
     SCOPED_TRACE(test->problem.definition->name +
                  ", V = " + std::to_string(test->problem.axis("V")));
