@@ -12,8 +12,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "cuda/check.h"
 #include "cuda/griddepcontrol.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/mbarrier.cuh"
 #include "cuda/pipeline.cuh"
 #include "cuda/warp_rows.cuh"
@@ -233,28 +233,6 @@ __device__ void Multiply(const StateRows<kRows>& state, const float (&tokens)[kC
   }
 }
 
-// Sums over the 16 lanes of a row. Lane l gets those of token l / 2, in x[0] .. : rows
-// (l % 2) kRows / 2 and on; with one row both lanes of a token have it.
-template <int kCount>
-__device__ void SumTransposed(float (&x)[kCount], int lane) {
-  int count = kCount;
-#pragma unroll
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    if (count == 1) {
-      x[0] += __shfl_xor_sync(kFull, x[0], distance);
-      continue;
-    }
-    count /= 2;
-    const bool upper = (lane & distance) != 0;
-#pragma unroll
-    for (int m = 0; m < kCount / 2; ++m) {
-      if (m >= count) break;
-      const float keep = upper ? x[m + count] : x[m], send = upper ? x[m] : x[m + count];
-      x[m] = keep + __shfl_xor_sync(kFull, send, distance);
-    }
-  }
-}
-
 // u = b - a u, token after token, for every row. `b` holds what SumTransposed left to the lanes.
 template <int kRows, int kCount>
 __device__ void Solve(const Stage<kRows>& stage, const float (&b)[kCount], int group,
@@ -323,9 +301,11 @@ __device__ void Advance(const Args& args, const Task& task, std::int64_t chunk, 
   float with_k[kChunk * kRows], with_q[kChunk * kRows];
   MbarrierWait(&shared.tokens[index], parity);
   Multiply<kRows>(state, stage.k, place.lane, with_k);
-  SumTransposed(with_k, place.lane);
+  // Lane l of the row gets the sums of token l / 2, in [0] .. : rows (l % 2) kRows / 2 and on; with
+  // one row both lanes of a token have it.
+  SumTransposed<kLanes>(with_k);
   Multiply<kRows>(state, stage.q, place.lane, with_q);
-  SumTransposed(with_q, place.lane);
+  SumTransposed<kLanes>(with_q);
 
   MbarrierWait(&shared.coefficients[index], parity);
   const int token = place.lane / 2;  // whose sums this lane has
@@ -440,17 +420,9 @@ __global__ void __launch_bounds__(kThreads)
 template <int kRows>
 void Launch(const Args& args, const RecurrentOptions& options, Stream stream) {
   constexpr std::int64_t kParts = kHeadSize / (8 * kRows);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(args.sequences * kValueHeads * kParts));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = options.overlap_launch ? 1 : 0;
-  CheckCuda(cudaLaunchKernelEx(&config, RecurrentKernel<kRows>, args, options),
-            "launch of RecurrentKernel");
+  LaunchKernel(RecurrentKernel<kRows>, "launch of RecurrentKernel",
+               args.sequences * kValueHeads * kParts, kThreads, options.overlap_launch, stream,
+               args, options);
 }
 
 // Measured (README.md): few sequences want many CTAs, many want fewer reads of shared memory.
