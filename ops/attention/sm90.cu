@@ -107,6 +107,8 @@ std::function<void(Stream)> PrepareSm90(Sm90Call call) {
   CheckCuda(cudaMalloc(&call.workspace, Sm90WorkspaceBytes()), "cudaMalloc of shares");
   const std::shared_ptr<void> owner(call.workspace, [](void* memory) { cudaFree(memory); });
   CheckCuda(cudaMemset(call.workspace, 0, Sm90WorkspaceBytes()), "cudaMemset of shares");
+  // The call may go to a stream that does not wait for the default one.
+  CheckCuda(cudaStreamSynchronize(nullptr), "cudaMemset of shares");
   return
       [owner, launch = PrepareSm90(call, ChooseSm90Plan(call))](Stream stream) { launch(stream); };
 }
