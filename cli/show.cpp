@@ -21,7 +21,7 @@ void ShowRuns(const Ledger& ledger) {
                {"build"},
                {"command", Align::kLeft, Overflow::kEnd, 20, 0, 1}});
   for (const RunInfo& run : ledger.Runs()) {
-    table.Add({run.id, run.device, run.build, run.command});
+    table.Add({run.id, MachineOf(run), run.build, run.command});
   }
   fmt::print("{}", table.Text({.width = TerminalWidth(1)}));
 }

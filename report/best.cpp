@@ -117,7 +117,7 @@ std::string BestToCpp(const std::vector<Best>& best, const RunInfo& run) {
     lines += fmt::format("    {{\"{}\", \"{}\", \"{}\", {}}},\n", one->definition, one->axes_text,
                          one->backend, one->median_ns);
   }
-  return fmt::format(kHeader, run.id, run.device, run.commit, lines);
+  return fmt::format(kHeader, run.id, MachineOf(run), run.commit, lines);
 }
 
 }  // namespace assay

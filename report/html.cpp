@@ -69,7 +69,7 @@ std::string ChartJs(const std::string& wanted) {
 
 std::string TitleOf(const RunReport& report) {
   std::string title = "Assay report";
-  for (const std::string& part : {report.run.id, report.run.device}) {
+  for (const std::string& part : {report.run.id, MachineOf(report.run)}) {
     if (!part.empty()) title += fmt::format(" · {}", part);
   }
   return title;

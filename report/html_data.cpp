@@ -57,7 +57,9 @@ class Writer {
     }
     Json document = {{"schema", 1},
                      {"run", Run()},
-                     {"ceilings", CeilingFacts()},
+                     {"ceilings", CeilingFacts(report_.ceilings)},
+                     {"gpu_ceilings",
+                      report_.run.accelerator.empty() ? Json(nullptr) : CeilingFacts(report_.gpu)},
                      {"note", Note()},
                      {"baseline", Printable(analysis_.baseline)},
                      {"mixed_sources", analysis_.mixed_sources},
@@ -318,8 +320,7 @@ class Writer {
     return facts;
   }
 
-  Json CeilingFacts() const {
-    const Ceilings& ceilings = report_.ceilings;
+  static Json CeilingFacts(const Ceilings& ceilings) {
     return {{"device", Printable(ceilings.device)}, {"measured", Printable(ceilings.measured)},
             {"copy_bytes", ceilings.copy_bytes},    {"read_bytes", ceilings.read_bytes},
             {"write_bytes", ceilings.write_bytes},  {"bf16_flops", ceilings.bf16_flops},

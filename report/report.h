@@ -14,4 +14,9 @@ struct RunReport {
   Ceilings gpu = {};              // of the run's GPU; all zeros without one
 };
 
+// What a run is named after: its GPU, else its CPU.
+inline const std::string& MachineOf(const RunInfo& run) {
+  return run.accelerator.empty() ? run.device : run.accelerator;
+}
+
 }  // namespace assay

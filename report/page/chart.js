@@ -37,7 +37,7 @@ const VIEWS = {
              [c.floor.flops / c.floor.bytes, c.floor.flops / (c.median * 1e-9)] :
              null),
     guides: ([low, high]) => {
-      const {copy_bytes: bandwidth, bf16_flops: peak} = raw.ceilings;
+      const {copy_bytes: bandwidth, bf16_flops: peak} = raw.gpu_ceilings || raw.ceilings;
       if (!(bandwidth > 0 && peak > 0)) return [];
       const ridge = Math.min(Math.max(peak / bandwidth, low), high);
       return [{

@@ -73,7 +73,7 @@ const COLUMNS = [
     cell: (c) =>
         (isNaN(c.budget) ? NONE :
                            h('span', {class: 'meter'}, budgetBar(c.budget, isFailure(c)),
-                             ` ${formatFactor(c.budget)}`))
+                             h('b', {}, formatFactor(c.budget))))
   },
 ];
 

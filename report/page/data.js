@@ -5,6 +5,10 @@ addEventListener('error', (event) => errors.push(String(event.message)));
 const raw = JSON.parse(document.getElementById('data').textContent);
 
 const text = (index) => raw.strings[index];
+// What limits a case: the run's GPU, except for the CPU backends beside it.
+const ceilingsOf = (c) =>
+    (raw.gpu_ceilings && !(c.timing && c.timing.mode.endsWith('_host')) ? raw.gpu_ceilings :
+                                                                         raw.ceilings);
 // Numbers that JSON cannot hold arrive as strings.
 const num = (value) => (value === null || value === undefined ? NaN : Number(value));
 

@@ -60,7 +60,7 @@ function checksBlock(c) {
            formatCount(k.mismatches),
            formatError(k.maxAbs),
            formatError(k.relL2),
-           h('span', {class: 'meter'}, budgetBar(k.budget, !k.grade), ` ${formatFactor(k.budget)}`),
+           h('span', {class: 'meter'}, budgetBar(k.budget, !k.grade), h('b', {}, formatFactor(k.budget))),
            k.worst && k.worst.index.length ?
                `${elementText(k)}: ${formatPair(k.worst.got, k.worst.expected).join(' for ')}` :
                NONE,
@@ -150,12 +150,12 @@ function floorBlock(c) {
         c.timing && flops > 0 ? fact(
                                     'matrix rate',
                                     formatRate(flops / seconds, 'FLOP/s') +
-                                        share(flops / seconds, raw.ceilings.bf16_flops)) :
+                                        share(flops / seconds, ceilingsOf(c).bf16_flops)) :
                                 [],
         c.timing && bytes > 0 ? fact(
                                     'bandwidth',
                                     formatRate(bytes / seconds, 'B/s') +
-                                        share(bytes / seconds, raw.ceilings.copy_bytes)) :
+                                        share(bytes / seconds, ceilingsOf(c).copy_bytes)) :
                                 []));
 }
 

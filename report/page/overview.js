@@ -38,7 +38,7 @@ function overviewSection(section, table) {
       h('div', {class: 'verdict'},
         h('p', {class: failed.length ? 'headline bad' : 'headline'}, headline),
         h('p', {class: 'hint'},
-          [run.Device || run.Host, run.Started, run.Command && h('code', {}, run.Command)]
+          [run.GPU || run.Device || run.Host, run.Started, run.Command && h('code', {}, run.Command)]
               .filter(Boolean)
               .flatMap((part, i) => (i ? [' · ', part] : [part])))),
       cases.length ?

@@ -31,7 +31,8 @@ function definitionsSection(section, table) {
                    nameOf(d.definition))),
         h('td', {}, h('span', {class: 'name'}, d.backend)),
         raw.mixed_sources ? h('td', {}, d.source) : null,
-        h('td', {class: 'n'}, formatCount(d.cases)), h('td', {class: 'n'}, formatCount(d.passed)),
+        h('td', {class: 'n more'}, formatCount(d.cases)),
+        h('td', {class: 'n more'}, formatCount(d.passed)),
         h('td', {class: `n ${d.failures ? 'bad' : 'dim'}`},
           d.failures ? formatCount(d.failures) : NONE),
         h('td', {class: 'n'}, d.median > 0 ? formatTime(d.median) : NONE),
@@ -54,8 +55,8 @@ function definitionsSection(section, table) {
           h('thead', {},
             h('tr', {}, h('th', {scope: 'col'}, 'Definition'), h('th', {scope: 'col'}, 'Backend'),
               raw.mixed_sources ? h('th', {scope: 'col'}, 'Inputs') : null,
-              h('th', {scope: 'col', class: 'n'}, 'Cases'),
-              h('th', {scope: 'col', class: 'n'}, 'Passed'),
+              h('th', {scope: 'col', class: 'n more'}, 'Cases'),
+              h('th', {scope: 'col', class: 'n more'}, 'Passed'),
               h('th', {scope: 'col', class: 'n'}, 'Failures'),
               h('th', {scope: 'col', class: 'n'}, 'Median'),
               h('th', {scope: 'col', class: 'n'}, '× floor'),
@@ -146,9 +147,9 @@ function comparisonSection(section, table) {
 }
 
 function environmentSection(section) {
-  const k = raw.ceilings;
   const ceiling = (label, value, format) => (value > 0 ? fact(label, format(value)) : []);
-  const measured = k.copy_bytes > 0 || k.bf16_flops > 0;
+  const measured =
+      [raw.gpu_ceilings, raw.ceilings].filter((k) => k && (k.copy_bytes > 0 || k.bf16_flops > 0));
   const models = new Map();
   for (const c of cases)
     if (c.model) models.set(c.model, (models.get(c.model) || 0) + 1);
@@ -163,14 +164,17 @@ function environmentSection(section) {
                         h('code', {}, value) :
                         value)))),
         h('div', {}, h('h3', {}, 'Measured ceilings'),
-          measured ?
-              h('dl', {class: 'facts'}, fact('device', k.device), fact('measured', k.measured),
-                ceiling('copy', k.copy_bytes, (v) => formatRate(v, 'B/s')),
-                ceiling('read', k.read_bytes, (v) => formatRate(v, 'B/s')),
-                ceiling('write', k.write_bytes, (v) => formatRate(v, 'B/s')),
-                ceiling('bf16 matrix', k.bf16_flops, (v) => formatRate(v, 'FLOP/s')),
-                ceiling('f32 matrix', k.f32_flops, (v) => formatRate(v, 'FLOP/s')),
-                ceiling('launch', k.launch_ns, formatTime)) :
+          measured.length ?
+              measured.map(
+                  (k) =>
+                      h('dl', {class: 'facts'}, fact('device', k.device),
+                        fact('measured', k.measured),
+                        ceiling('copy', k.copy_bytes, (v) => formatRate(v, 'B/s')),
+                        ceiling('read', k.read_bytes, (v) => formatRate(v, 'B/s')),
+                        ceiling('write', k.write_bytes, (v) => formatRate(v, 'B/s')),
+                        ceiling('bf16 matrix', k.bf16_flops, (v) => formatRate(v, 'FLOP/s')),
+                        ceiling('f32 matrix', k.f32_flops, (v) => formatRate(v, 'FLOP/s')),
+                        ceiling('launch', k.launch_ns, formatTime))) :
               h('p', {class: 'hint'},
                 'The machine was not measured: no floors. assay device measures it.'),
           models.size ?
