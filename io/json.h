@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -34,5 +35,26 @@ class JsonError : public Error {
 // are checked for syntax and left out. Throws JsonError.
 nlohmann::json ParseJson(std::string_view text,
                          std::span<const std::string_view> skipped_keys = {});
+
+// The integer that `value` holds; the library itself would cut fractions and overflow. Throws
+// kInput when it is something else or too large for T.
+template <class T, class AnyJson>
+T ToInteger(const AnyJson& value, const std::string& what) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.template get<std::uint64_t>();
+    if (std::in_range<T>(number)) return static_cast<T>(number);
+  } else if (value.is_number_integer()) {
+    const auto number = value.template get<std::int64_t>();
+    if (std::in_range<T>(number)) return static_cast<T>(number);
+  }
+  BadInput("'" + what + "' is not an integer of its range");
+}
+
+// Of a member, or `fallback` when it is absent.
+template <class T, class AnyJson>
+T IntegerOr(const AnyJson& object, const char* key, T fallback) {
+  const auto member = object.find(key);
+  return member == object.end() ? fallback : ToInteger<T>(*member, key);
+}
 
 }  // namespace assay

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "replay/ledger_store.h"
 
 namespace assay {
@@ -166,7 +167,7 @@ class JsonlStore : public Ledger::Store {
   void VisitLine(const Json& json, std::int64_t number, std::string_view type,
                  const Visit& visit) const {
     try {
-      if (const int version = json.value("schema", 0); version > kLedgerVersion) {
+      if (const int version = IntegerOr(json, "schema", 0); version > kLedgerVersion) {
         throw Error(Fault::kInput, NewerVersionMessage("this line", version));
       }
       if (json.value("type", "") == type) visit(json);

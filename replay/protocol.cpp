@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/json.h"
 
 namespace assay {
 namespace {
@@ -67,7 +68,7 @@ std::vector<ClockReading> ClocksFromJson(const nlohmann::json& json) {
     reading.memory_mhz = entry.value("memory_mhz", 0.0);
     reading.power_w = entry.value("power_w", 0.0);
     reading.temperature_c = entry.value("temperature_c", 0.0);
-    reading.throttle_reasons = entry.value("throttle_reasons", std::uint64_t{0});
+    reading.throttle_reasons = IntegerOr(entry, "throttle_reasons", std::uint64_t{0});
   }
   return clocks;
 }
@@ -89,10 +90,10 @@ AcceleratorInfo DeviceFromJson(const nlohmann::json& json) {
   json.at("uuid").get_to(device.uuid);
   device.pci = json.value("pci", "");
   device.driver = json.value("driver", "");
-  device.capability = json.value("capability", 0);
-  device.multiprocessors = json.value("multiprocessors", 0);
-  device.memory_bytes = json.value("memory_bytes", std::int64_t{0});
-  device.l2_bytes = json.value("l2_bytes", std::int64_t{0});
+  device.capability = IntegerOr(json, "capability", 0);
+  device.multiprocessors = IntegerOr(json, "multiprocessors", 0);
+  device.memory_bytes = IntegerOr(json, "memory_bytes", std::int64_t{0});
+  device.l2_bytes = IntegerOr(json, "l2_bytes", std::int64_t{0});
   return device;
 }
 
@@ -115,6 +116,7 @@ std::string ReplyToJson(const Reply& reply) {
                               {"stop", series.stop},
                               {"samples_ns", SamplesToText(series.samples_ns)}});
   }
+  if (reply.new_content) json["new_content"] = true;
   if (!reply.flags.empty()) json["flags"] = reply.flags;
   if (!reply.notes.empty()) json["notes"] = reply.notes;
   if (!reply.clocks.empty()) json["clocks"] = ClocksToJson(reply.clocks);
@@ -148,19 +150,21 @@ Reply ReplyFromJson(const std::string& line) {
     reply.run_ns = json.value("run_ns", 0.0);
     reply.prepare_ns = json.value("prepare_ns", 0.0);
     reply.busy_ns = json.value("busy_ns", 0.0);
-    reply.peak_bytes = json.value("peak_bytes", std::int64_t{0});
-    reply.unwritten_calls = json.value("unwritten_calls", std::int64_t{0});
+    reply.peak_bytes = IntegerOr(json, "peak_bytes", std::int64_t{0});
+    reply.unwritten_calls = IntegerOr(json, "unwritten_calls", std::int64_t{0});
     reply.marks = json.value("marks", std::vector<std::string>{});
     for (const auto& series : json.value("series", nlohmann::json::array())) {
       const auto& samples = series.at("samples_ns").get_ref<const std::string&>();
       reply.series.push_back({series.at("mode"), 0, series.at("stop"), SamplesFromText(samples)});
     }
+    reply.new_content = json.value("new_content", false);
     reply.flags = json.value("flags", std::vector<std::string>{});
     reply.notes = json.value("notes", std::vector<std::string>{});
     reply.clocks = ClocksFromJson(json.value("clocks", nlohmann::json::array()));
     for (const auto& one : json.value("ceilings", nlohmann::json::array())) {
       reply.ceilings.push_back({one.at("name"), one.at("value"), one.at("unit"), one.at("how"),
-                                one.value("n", 0), one.value("low", 0.0), one.value("high", 0.0)});
+                                IntegerOr(one, "n", 0), one.value("low", 0.0),
+                                one.value("high", 0.0)});
     }
     if (json.contains("device")) reply.device = DeviceFromJson(json.at("device"));
     return reply;
@@ -184,7 +188,10 @@ std::vector<TensorLayout> LayoutsFromJson(const nlohmann::json& json) {
     const std::string name = entry.at("dtype");
     const auto dtype = ParseDType(name);
     if (!dtype) BadInput("tensor layout has unknown dtype '" + name + "'");
-    layouts.push_back({entry.at("name"), *dtype, entry.at("shape")});
+    Shape shape;
+    for (const auto& size : entry.at("shape"))
+      shape.push_back(ToInteger<std::int64_t>(size, "shape"));
+    layouts.push_back({entry.at("name"), *dtype, std::move(shape)});
   }
   return layouts;
 }

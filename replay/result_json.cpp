@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "io/json.h"
 #include "replay/ledger.h"
 #include "replay/ledger_store.h"
 
@@ -41,7 +42,11 @@ void Read(const Json& json, const char* key, double& value) {
 
 template <class T>
 void Read(const Json& json, const char* key, T& value) {
-  if (const auto it = json.find(key); it != json.end()) it->get_to(value);
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    value = IntegerOr(json, key, value);
+  } else if (const auto it = json.find(key); it != json.end()) {
+    it->get_to(value);
+  }
 }
 
 template <class T>
@@ -59,7 +64,7 @@ Result FromLine(const Json& json, const char* type, const Fill& fill) {
     if (!json.is_object() || json.value("type", "") != type) {
       BadInput(std::string("expected a JSON object with \"type\":\"") + type + "\"");
     }
-    if (const int version = json.value("schema", 0); version > kLedgerVersion) {
+    if (const int version = IntegerOr(json, "schema", 0); version > kLedgerVersion) {
       BadInput(NewerVersionMessage(std::string("a ") + type + " line", version));
     }
     Result result;
@@ -85,7 +90,7 @@ Json AxesJson(const Axes& axes) {
 }
 
 void ReadAxes(const Json& json, Axes& axes) {
-  for (const auto& [name, value] : json.items()) axes[name] = value.get<std::int64_t>();
+  for (const auto& [name, value] : json.items()) axes[name] = ToInteger<std::int64_t>(value, name);
 }
 
 Json CheckJson(const OutputCheck& check) {
