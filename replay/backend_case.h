@@ -59,12 +59,17 @@ class BackendCase {
   bool CheckSet(WorkerProcess& worker, std::size_t set);
   bool CheckGuards(std::size_t set);
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
-  void PostTime(WorkerProcess& worker, int repeat);
+  bool RecheckJudged();
+  bool CanMeetNewContent();
+  void PostTime(WorkerProcess& worker, int repeat, bool new_content);
   bool AcceptTiming(Reply& reply, int repeat);
   void KeepClocks(const Reply& reply, int repeat);
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
-  bool RunUnseen(WorkerProcess& worker, double& run_ns);
+  bool RunUnseen(WorkerProcess& worker, bool evict, double& run_ns);
+  bool RunOther(WorkerProcess& worker, double& fastest_ns);
+  bool RunSlightlyNew(WorkerProcess& worker, double& fastest_ns);
+  bool KeepsResults(const char* mode, double fastest_ns);
   bool on_device() const { return result_.device != "cpu"; }
   void Suspect(const std::string& sub, const std::string& reason);
   bool Accept(const Reply& reply);
@@ -81,6 +86,8 @@ class BackendCase {
   CaseResult result_;
   std::vector<Bundle> outputs_;                         // one per checked content set
   std::vector<std::vector<std::string>> output_marks_;  // of the verified outputs
+  std::vector<std::string> judged_marks_;               // of those on kJudgedVersion
+  bool new_content_ = false;                            // in every cold call of the last repeat
   double run_ns_ = 0;                                   // slowest checked run
   double worker_s_ = 0, judge_s_ = 0;  // inside kernels and preparation; inside Verify
   double wall_s_ = 0;

@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/random.h"
 #include "io/sha256.h"
+#include "replay/fresh_inputs.h"
 
 #ifdef ASSAY_HAVE_XXHASH
 #include <xxhash.h>
@@ -18,6 +19,10 @@
 namespace assay {
 
 namespace {
+
+constexpr std::size_t kMostBytes = 256u << 20;  // of content that is made again and again
+constexpr int kUnseenSet = 1'000'000;           // no run counts its content sets that far
+constexpr int kUnseenVariation = 3;             // after those of the three checked sets
 
 // Memory pages and tensors are aligned to this, see base/tensor.h.
 constexpr std::size_t kPage = 4096;
@@ -156,18 +161,24 @@ void ContentSets::Fill(std::uint64_t key, int variation, Bundle& inputs) {
   family_.generate(problem_, key, inputs);
 }
 
-// False when the operator refuses a variation of the stored content: elements that changed their
-// places may mean something.
-bool ContentSets::FillVariation(std::uint64_t key, int variation, Bundle& inputs,
-                                Expected& expected) {
+// The truth of content that was changed; `invalid` when the operator refuses it: elements that
+// changed may mean something.
+Expected ContentSets::ExpectOther(const Bundle& inputs, std::uint64_t key) {
   try {
-    Fill(key, variation, inputs);
     if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, inputs);
-    expected = Expect(inputs, key);
+    return Expect(inputs, key);
   } catch (const Error& error) {
     if (error.fault() != Fault::kInput) throw;
-    return false;
+    Expected none;
+    none.invalid = error.what();
+    return none;
   }
+}
+
+bool ContentSets::FillVariation(std::uint64_t key, int variation, Bundle& inputs,
+                                Expected& expected) {
+  Fill(key, variation, inputs);
+  expected = ExpectOther(inputs, key);
   return expected.invalid.empty();
 }
 
@@ -214,9 +225,6 @@ Expected ContentSets::Expect(const Bundle& inputs, std::uint64_t key) {
 }
 
 const Expected* ContentSets::SwapInUnseen() {
-  constexpr std::size_t kMostBytes = 256u << 20;
-  constexpr int kUnseenSet = 1'000'000;  // no run counts its content sets that far
-  constexpr int kUnseenVariation = 3;    // after those of the three checked sets
   if (sparse() || bytes_per_set() > kMostBytes) return nullptr;
   ContentSet& first = Get(0);
   const ScopedSeconds timer(seconds_);
@@ -235,6 +243,37 @@ const Expected* ContentSets::SwapInUnseen() {
     return nullptr;
   }
   return unseen_.get();
+}
+
+bool ContentSets::SwapInOther(int number) {
+  ContentSet& first = Get(0);
+  const ScopedSeconds timer(seconds_);
+  Fill(ContentKey(content_id_, kGeneratorVersion, kUnseenSet + number),
+       stored_ != nullptr ? kUnseenVariation + number : 0, first.inputs);
+  try {
+    if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, first.inputs);
+  } catch (const Error& error) {
+    if (error.fault() != Fault::kInput) throw;
+    return false;
+  }
+  return true;
+}
+
+const Expected* ContentSets::SwapInJudged() {
+  if (sparse() || bytes_per_set() > kMostBytes || !HasVersions(Get(0).inputs)) return nullptr;
+  ContentSet& first = Get(0);
+  const ScopedSeconds timer(seconds_);
+  ChangeVersion(first.inputs, kOriginalVersion, kJudgedVersion);
+  if (judged_ == nullptr) {
+    judged_ = std::make_unique<Expected>(ExpectOther(first.inputs, first.key));
+  }
+  if (judged_->invalid.empty()) return judged_.get();
+  SwapOutJudged();
+  return nullptr;
+}
+
+void ContentSets::SwapOutJudged() {
+  ChangeVersion(Get(0).inputs, kJudgedVersion, kOriginalVersion);
 }
 
 bool ContentSets::FlipOneBit(int number) {

@@ -67,9 +67,16 @@ class ContentSets {
   // which the inputs are restored.
   std::string CheckUntouched(std::size_t index);
 
-  // Puts content that no backend has seen into the memory of set 0, and returns its truth. False
-  // (null) where that costs too much: large inputs, or inputs with holes.
+  // Puts content that no backend has seen into the memory of set 0, and returns its truth. Null
+  // where that costs too much: large inputs, or inputs with holes.
   const Expected* SwapInUnseen();
+  // After that: wholly other content once more, without a truth, for every `number` from 1 on.
+  // False where the operator refuses it.
+  bool SwapInOther(int number);
+  // Changes set 0 to kJudgedVersion (replay/fresh_inputs.h) and returns its truth; null where that
+  // costs too much, no input has versions or the operator refuses them. SwapOutJudged ends it.
+  const Expected* SwapInJudged();
+  void SwapOutJudged();
   // Other content once more, without a truth: the lowest mantissa bit of one element is flipped, a
   // different one for every `number`. False when no input is of a plain floating-point type.
   bool FlipOneBit(int number);
@@ -84,6 +91,7 @@ class ContentSets {
   void Fill(ContentSet& set) { Fill(set.key, set.variation, set.inputs); }
   bool FillVariation(std::uint64_t key, int variation, Bundle& inputs, Expected& expected);
   Expected Expect(const Bundle& inputs, std::uint64_t key);
+  Expected ExpectOther(const Bundle& inputs, std::uint64_t key);
 
   const Family& family_;
   const Problem problem_;
@@ -91,7 +99,7 @@ class ContentSets {
   const std::uint64_t first_set_;
   double seconds_ = 0;
   std::uint64_t unseen_key_ = 0;
-  std::unique_ptr<Expected> unseen_;
+  std::unique_ptr<Expected> unseen_, judged_;
   std::unique_ptr<StoredInputs> stored_;  // null = all is generated
   std::vector<std::unique_ptr<ContentSet>> sets_;
   std::vector<std::pair<std::string, std::string>> input_hashes_;

@@ -3,8 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -93,6 +95,29 @@ void SkipsRepeats(const Problem& problem, const Bundle& inputs, Bundle& outputs)
   Sum(problem, inputs, outputs);
 }
 
+// Right on the contents that it was checked on and on wholly different ones, lazy on those that are
+// almost the former: what a timing loop with versions of known contents looks like.
+void SkipsVersions(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  static std::vector<std::vector<float>> known;
+  const float* a = inputs["a"].as<float>();
+  const std::vector<float> now(a, a + std::min<std::int64_t>(N(problem), 16));
+  const auto near = [&](const std::vector<float>& old) {
+    return std::equal(now.begin(), now.end(), old.begin(),
+                      [](float x, float y) { return std::abs(x - y) < 1e-5f; });
+  };
+  const auto old = std::find_if(known.begin(), known.end(), near);
+  const bool version = old != known.end() && *old != now;
+  if (old == known.end()) known.push_back(now);
+  Sum(problem, inputs, outputs);
+  if (version) std::fill_n(outputs["sum"].as<float>(), N(problem), 0.0f);
+}
+
+void DiesWhileTimed(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  static int calls = 0;
+  if (++calls > 7) _exit(9);
+  Sum(problem, inputs, outputs);
+}
+
 // The bits of one fp32 addition per element.
 BitwiseOrder OneAddition() {
   return {"a + b, rounded once", [](const Problem&, const Bundle& inputs, std::size_t,
@@ -156,6 +181,8 @@ std::vector<Backend> Backends() {
            }),
       Make("wrong_later", WrongLater),
       Make("caches_by_pointer", CachesByPointer),
+      Make("skips_versions", SkipsVersions),
+      Make("dies_while_timed", DiesWhileTimed),
       Make("skips_repeats", SkipsRepeats),
       Make("prints",
            [](const Problem& problem, const Bundle& inputs, Bundle& outputs) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "replay/content_sets.h"
@@ -62,21 +63,27 @@ class HostCase : public OpenCase {
 
   Reply RunSlot(const Json& request) override {
     Slot& slot = slots_.at(request.at("slot").get<std::size_t>());
-    EvictFromCaches(slot.inputs);
-    EvictFromCaches(slot.outputs);
+    if (request.value("evict", true)) {
+      EvictFromCaches(slot.inputs);
+      EvictFromCaches(slot.outputs);
+    }
     return RunOnce(slot);
   }
 
   Reply Time(const Json& request) override {
     const TimingLimits limits = LimitsOf(request);
     Reply reply;
+    reply.new_content = request.value("new_content", false) && HasVersions(slots_.at(0).inputs);
     for (const std::string& mode : request.at("modes").get<std::vector<std::string>>()) {
       MeasuredSeries measured =
-          MeasureHost(mode, slots_, limits, [this](Slot& slot) { Run(slot); });
+          MeasureHost(mode, slots_, limits, reply.new_content, [this](Slot& slot) { Run(slot); });
       reply.unwritten_calls += measured.unwritten_calls;
       reply.run_ns += measured.run_ns;
       reply.prepare_ns += measured.prepare_ns;
       reply.series.push_back(std::move(measured.series));
+    }
+    for (Slot& slot : slots_) {
+      ChangeVersion(slot.inputs, std::exchange(slot.version, kOriginalVersion), kOriginalVersion);
     }
     return reply;
   }

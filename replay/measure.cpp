@@ -82,40 +82,81 @@ void EvictFromCaches(const Bundle& bundle) {
   asm volatile("" : : "r"(sum));  // keep the reads
 }
 
+namespace {
+
+void SetVersion(Slot& slot, std::uint64_t version) {
+  ChangeVersion(slot.inputs, slot.version, version);
+  slot.version = version;
+}
+
+// One series in the making.
+class HostSeries {
+ public:
+  HostSeries(bool cold, const std::function<void(Slot&)>& run, MeasuredSeries& result)
+      : cold_(cold), run_(run), result_(result) {}
+
+  double Sample(Slot& slot) {
+    slot.outputs.Poison();
+    if (cold_) {
+      EvictFromCaches(slot.inputs);
+      EvictFromCaches(slot.outputs);
+    }
+    const Clock::time_point start = Clock::now();
+    run_(slot);
+    const double ns = NanosecondsSince(start);
+    result_.run_ns += ns;
+    ++calls_;
+    if (HasUnwritten(slot.outputs)) ++result_.unwritten_calls;
+    return ns;
+  }
+  double MeanNs() const { return calls_ > 0 ? result_.run_ns / calls_ : 0; }
+
+ private:
+  const bool cold_;
+  const std::function<void(Slot&)>& run_;
+  MeasuredSeries& result_;
+  int calls_ = 0;
+};
+
+}  // namespace
+
 MeasuredSeries MeasureHost(const std::string& mode, std::vector<Slot>& slots,
-                           const TimingLimits& limits, const std::function<void(Slot&)>& run) {
+                           const TimingLimits& limits, bool new_content,
+                           const std::function<void(Slot&)>& run) {
   const bool cold = mode == "cold_host";
   if (!cold && mode != "warm_host") BadInput("unknown timing mode '" + mode + "'");
   if (slots.empty()) throw Error(Fault::kInternal, "timing needs at least one slot");
   MeasuredSeries result;
   result.series.mode = mode;
-  const auto sample = [&](Slot& slot) {
-    slot.outputs.Poison();
-    if (cold) {
-      EvictFromCaches(slot.inputs);
-      EvictFromCaches(slot.outputs);
-    }
-    const Clock::time_point start = Clock::now();
-    run(slot);
-    const double ns = NanosecondsSince(start);
-    result.run_ns += ns;
-    if (HasUnwritten(slot.outputs)) ++result.unwritten_calls;
-    return ns;
+  HostSeries series(cold, run, result);
+  const std::size_t slots_used = cold ? slots.size() : 1;
+  std::uint64_t version = kFirstTimedVersion;
+  const auto sample = [&](std::size_t number) {
+    Slot& slot = slots[number % slots_used];
+    if (cold && new_content) SetVersion(slot, version++);
+    return series.Sample(slot);
   };
 
-  const std::size_t slots_used = cold ? slots.size() : 1;
   const Clock::time_point warmup = Clock::now();
-  for (int call = 0; call < limits.warmup_calls || NanosecondsSince(warmup) < limits.warmup_s * 1e9;
+  for (std::size_t call = 0; static_cast<int>(call) < limits.warmup_calls ||
+                             NanosecondsSince(warmup) < limits.warmup_s * 1e9;
        ++call) {
     if (NanosecondsSince(warmup) > limits.budget_s * 1e9) break;  // slow kernel: no time to spare
-    sample(slots[static_cast<std::size_t>(call) % slots_used]);
+    sample(call);
   }
 
-  StopRule stop(limits, Clock::now());
+  TimingLimits before_the_last = limits;
+  const double last_calls_s = static_cast<double>(slots_used) * series.MeanNs() * 1e-9;
+  if (cold && new_content) before_the_last.budget_s -= last_calls_s;
+  StopRule stop(before_the_last, Clock::now());
   std::vector<double>& samples = result.series.samples_ns;
   while (result.series.stop.empty()) {
-    samples.push_back(sample(slots[samples.size() % slots_used]));
+    samples.push_back(sample(samples.size()));
     result.series.stop = stop.Decide(samples);
+  }
+  for (std::size_t slot = 0; cold && new_content && slot < slots.size(); ++slot) {
+    SetVersion(slots[slot], slot == 0 ? kJudgedVersion : kOriginalVersion);
+    samples.push_back(series.Sample(slots[slot]));
   }
   result.prepare_ns = NanosecondsSince(warmup) - result.run_ns;
   return result;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/family.h"
+#include "replay/fresh_inputs.h"
 #include "replay/result.h"
 
 namespace assay {
@@ -41,6 +42,7 @@ class StopRule {
 // One content set in the worker.
 struct Slot {
   Bundle inputs, outputs;
+  std::uint64_t version = kOriginalVersion;  // of the inputs
 };
 
 struct MeasuredSeries {
@@ -50,12 +52,16 @@ struct MeasuredSeries {
   std::int64_t unwritten_calls = 0;  // calls after which HasUnwritten was true
 };
 
-// "cold_host": slots in turn, every line of inputs and outputs evicted before each sample.
+// "cold_host": slots in turn, every line of inputs and outputs evicted before each sample. With
+// `new_content` every call meets a version of its inputs that was never there before; each slot's
+// last call meets one that the runner knows (the first slot kJudgedVersion, the others the
+// original).
 // "warm_host": the first slot again and again.
 // Outputs are poisoned before each sample, outside the timed interval, so that a kernel which skips
 // work on repeated input leaves a visible hole. `run` computes one slot.
 MeasuredSeries MeasureHost(const std::string& mode, std::vector<Slot>& slots,
-                           const TimingLimits& limits, const std::function<void(Slot&)>& run);
+                           const TimingLimits& limits, bool new_content,
+                           const std::function<void(Slot&)>& run);
 
 // Looks at a few places of every floating-point tensor, the end first, for the poison that a call
 // must have overwritten by the time it returns.

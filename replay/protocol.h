@@ -4,7 +4,7 @@
 //   worker -> runner, once    {"protocol": 2, "worker": "...", "pid": ...}
 //   open   {workload, backend, threads}          start a case; forgets the previous one
 //   slot   {slot, inputs, outputs, run} + 2 fds  map one content set; with run: compute it once
-//   time   {modes, budget_s}                     timing loops over all mapped slots
+//   time   {modes, budget_s, new_content}        timing loops over all mapped slots
 //   run    {slot}                                compute one mapped slot once, caches emptied
 //   close  {}                                    unmap everything
 //   device {}                                    which GPU this worker has
@@ -41,6 +41,8 @@ struct Reply {
   std::int64_t unwritten_calls = 0;  // timed calls that left elements unwritten when they returned
   std::vector<std::string> marks;    // slot with run, run: ChangeMarks of the outputs right after
   std::vector<TimingSeries> series;
+  // time: every cold call met content of its own, and slot 0 holds what it made of kJudgedVersion.
+  bool new_content = false;
   std::vector<std::string> flags;         // time: what the result must say of the backend
   std::vector<std::string> notes;         // time: how the backend computed, see cuda/notes.h
   std::vector<ClockReading> clocks;       // time, on a device: before, between and after the series

@@ -61,7 +61,7 @@ TEST(Runner, EveryFaultIsAResultWithItsName) {
       {"writes_before", Status::kIncorrect, "out_of_bounds", "before its start"},
       {"modifies_input", Status::kIncorrect, "input_modified", "'a' was modified"},
       {"moves_output", Status::kIncorrect, "aliasing", "not the given memory"},
-      {"wrong_later", Status::kIncorrect, "unstable", "wrong after timing"},
+      {"wrong_later", Status::kIncorrect, "unstable", "wrong in the timing loop"},
       {"caches_by_pointer", Status::kIncorrect, "numerical", "content set 1"},
       {"skips_repeats", Status::kIncorrect, "unstable", "before every output element"},
       {"picky", Status::kUnsupported, "", "only on Sundays"},
