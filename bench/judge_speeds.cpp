@@ -6,6 +6,7 @@
 // The plugins are those of tests/test_dataset.cpp (toy_kernel.so, toy_truth.so of the build
 // folder).
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "replay/device.h"
 #include "replay/trace_family.h"
 #include "report/best.h"
+#include "report/html.h"
 #include "report/test_fixture.h"
 
 namespace assay {
@@ -29,18 +31,40 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// Wall time, and what this process and its children computed meanwhile.
+struct Spent {
+  double wall_s = 0, cpu_s = 0;
+};
+
+double CpuSeconds() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& part : {usage.ru_utime, usage.ru_stime}) {
+      seconds += static_cast<double>(part.tv_sec) + 1e-6 * static_cast<double>(part.tv_usec);
+    }
+  }
+  return seconds;
+}
+
 template <class Work>
-double Seconds(const Work& work) {
+Spent TimeOf(const Work& work) {
   const auto start = std::chrono::steady_clock::now();
+  const double cpu = CpuSeconds();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+          CpuSeconds() - cpu};
 }
 
 // The least of several: other programs may share the machine.
 template <class Work>
-double LeastSeconds(int times, const Work& work) {
-  double least = Seconds(work);
-  for (int i = 1; i < times; ++i) least = std::min(least, Seconds(work));
+Spent LeastOf(int times, const Work& work) {
+  Spent least = TimeOf(work);
+  for (int i = 1; i < times; ++i) {
+    const Spent next = TimeOf(work);
+    least = {std::min(least.wall_s, next.wall_s), std::min(least.cpu_s, next.cpu_s)};
+  }
   return least;
 }
 
@@ -77,7 +101,7 @@ Json ImportSpeed(const std::string& folder) {
   const std::string root = folder + "/large";
   MakeDataset(root, kWorkloads, 4);
   std::size_t loaded = 0;
-  const double seconds = LeastSeconds(5, [&] {
+  const Spent spent = LeastOf(5, [&] {
     std::vector<TraceProblem> problems;
     const auto definitions = LoadTraceDefinitions(root, problems);
     const Registry registry = WithTraceDefinitions(Registry({}), definitions);
@@ -85,7 +109,7 @@ Json ImportSpeed(const std::string& folder) {
     loaded = suite.workloads.size();
     WriteSuite(folder + "/large.jsonl", suite.workloads);
   });
-  return {{"workloads", loaded}, {"seconds", seconds}};
+  return {{"workloads", loaded}, {"seconds", spent.wall_s}, {"cpu_seconds", spent.cpu_s}};
 }
 
 Json HashSpeed(const std::string& folder) {
@@ -97,11 +121,34 @@ Json HashSpeed(const std::string& folder) {
   const std::string name = Hex(Sha256().Update(bytes).Update(data).Finish());
   const std::string path = folder + "/" + name + ".safetensors";
   WriteSafetensors(path, {&tensor, 1});
-  const double seconds = LeastSeconds(5, [&] { SafetensorsFile::Open(path); });
-  return {{"bytes", kBytes}, {"gigabytes_per_s", static_cast<double>(kBytes) / seconds * 1e-9}};
+  const Spent spent = LeastOf(5, [&] { SafetensorsFile::Open(path); });
+  const double gigabytes = static_cast<double>(kBytes) * 1e-9;
+  return {{"bytes", kBytes},
+          {"gigabytes_per_s", gigabytes / spent.wall_s},
+          {"gigabytes_per_cpu_s", gigabytes / spent.cpu_s}};
 }
 
-Json LedgerSpeed(const std::string& folder, const std::string& ending, int cases) {
+// A command of the program on a ledger, as a user runs it.
+Json CommandSpeed(const std::string& assay, const std::string& command, const std::string& ledger) {
+  const std::string line = fmt::format("{} {} --ledger {} >/dev/null", assay, command, ledger);
+  const Spent spent = LeastOf(5, [&] {
+    if (std::system(line.c_str()) != 0) throw std::runtime_error(line + " failed");
+  });
+  return {{"wall_ms", spent.wall_s * 1e3}, {"cpu_ms", spent.cpu_s * 1e3}};
+}
+
+Json ReportSpeed() {
+  const RunReport report = FakeLargeRun(10'000);
+  std::size_t bytes = 0;
+  const Spent spent = LeastOf(5, [&] { bytes = HtmlReport(report).size(); });
+  return {{"cases", report.cases.size()},
+          {"seconds", spent.wall_s},
+          {"cpu_seconds", spent.cpu_s},
+          {"page_bytes", bytes}};
+}
+
+Json LedgerSpeed(const std::string& assay, const std::string& folder, const std::string& ending,
+                 int cases) {
   const std::string path = folder + "/ledger" + ending;
   const RunReport report = FakeLargeRun(10'000);
   {
@@ -115,18 +162,21 @@ Json LedgerSpeed(const std::string& folder, const std::string& ending, int cases
   }
   const std::string last = Ledger::Open(path, Ledger::Mode::kReadOnly).Runs().back().id;
   std::size_t rows = 0, best = 0;
-  const double seconds = LeastSeconds(5, [&] {
+  const Spent spent = LeastOf(5, [&] {
     const Ledger ledger = Ledger::Open(path, Ledger::Mode::kReadOnly);
     const std::vector<CaseRow> read = ledger.Rows(last);
     rows = read.size();
     best = BestBackends(read).size();
   });
-  const double done = Seconds([&] { Ledger::Open(path, Ledger::Mode::kReadOnly).Done("none"); });
+  const Spent done = TimeOf([&] { Ledger::Open(path, Ledger::Mode::kReadOnly).Done("none"); });
   return {{"rows_in_ledger", cases},
           {"rows_read", rows},
           {"shapes", best},
-          {"rows_and_best_ms", seconds * 1e3},
-          {"resume_scan_ms", done * 1e3},
+          {"rows_and_best_ms", spent.wall_s * 1e3},
+          {"rows_and_best_cpu_ms", spent.cpu_s * 1e3},
+          {"assay_show", CommandSpeed(assay, "show last", path)},
+          {"assay_best", CommandSpeed(assay, "best", path)},
+          {"resume_scan_ms", done.wall_s * 1e3},
           {"file_bytes", fs::file_size(path)}};
 }
 
@@ -181,8 +231,9 @@ int Main(int argc, char** argv) {
   json["blob_hashing_one_core"] = HashSpeed(folder);
   json["no_op_case_warm"] = CaseSpeed(assay, folder, plugins);
   json["case_memory"] = CaseMemory(assay, folder, plugins);
-  json["ledger_10000"] = LedgerSpeed(folder, "-small.sqlite", 10'000);
-  json["ledger_1000000"] = LedgerSpeed(folder, "-large.sqlite", 1'000'000);
+  json["report_10000"] = ReportSpeed();
+  json["ledger_10000"] = LedgerSpeed(assay, folder, "-small.sqlite", 10'000);
+  json["ledger_1000000"] = LedgerSpeed(assay, folder, "-large.sqlite", 1'000'000);
   fs::remove_all(folder);
   fmt::print("{}\n", json.dump(2));
   return 0;

@@ -188,5 +188,17 @@ TEST(HtmlReport, TenThousandCasesStaySmallAndFast) {
 #endif
 }
 
+TEST(HtmlReport, ARunOnAGpuIsNamedAfterItAndHeldAgainstItsCeilings) {
+  RunReport report = FakeRun();
+  EXPECT_TRUE(Json::parse(DataBlock(HtmlReport(report, kNoCharts))).at("gpu_ceilings").is_null());
+  report.run.accelerator = "NVIDIA H200, driver 580";
+  report.gpu.copy_bytes = 4e12;
+  const std::string page = HtmlReport(report, kNoCharts);
+  EXPECT_THAT(page.substr(0, page.find("</title>")), HasSubstr("NVIDIA H200, driver 580"));
+  const Json data = Json::parse(DataBlock(page));
+  EXPECT_EQ(data.at("gpu_ceilings").at("copy_bytes"), 4e12);
+  EXPECT_EQ(data.at("ceilings").at("copy_bytes"), 21.3e9);
+}
+
 }  // namespace
 }  // namespace assay
