@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,9 +67,9 @@ class BackendCase {
   void KeepClocks(const Reply& reply, int repeat);
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
-  bool RunUnseen(WorkerProcess& worker, bool evict, double& run_ns);
+  bool RunUnseen(WorkerProcess& worker, bool cold, double& run_ns);
   bool RunOther(WorkerProcess& worker, double& fastest_ns);
-  bool RunSlightlyNew(WorkerProcess& worker, double& fastest_ns);
+  std::optional<double> MuchFaster(const char* mode, double new_ns) const;
   bool KeepsResults(const char* mode, double fastest_ns);
   bool on_device() const { return result_.device != "cpu"; }
   void Suspect(const std::string& sub, const std::string& reason);

@@ -276,21 +276,6 @@ void ContentSets::SwapOutJudged() {
   ChangeVersion(Get(0).inputs, kJudgedVersion, kOriginalVersion);
 }
 
-bool ContentSets::FlipOneBit(int number) {
-  Tensor* largest = nullptr;
-  for (Tensor& tensor : Get(0).inputs.tensors()) {
-    const bool plain =
-        tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kF32;
-    if (plain && (largest == nullptr || tensor.bytes() > largest->bytes())) largest = &tensor;
-  }
-  if (largest == nullptr || largest->bytes() == 0) return false;
-  const std::uint64_t random =
-      Mix64(unseen_key_, kAuxiliaryTensor, static_cast<std::uint64_t>(number));
-  const std::size_t size = largest->dtype == DType::kF32 ? 4 : 2;  // little-endian
-  largest->data[random % (largest->bytes() / size) * size] ^= std::byte{1};
-  return true;
-}
-
 void ContentSets::RestoreFirstSet() {
   const ScopedSeconds timer(seconds_);
   Fill(Get(0));

@@ -77,9 +77,6 @@ class ContentSets {
   // costs too much, no input has versions or the operator refuses them. SwapOutJudged ends it.
   const Expected* SwapInJudged();
   void SwapOutJudged();
-  // Other content once more, without a truth: the lowest mantissa bit of one element is flipped, a
-  // different one for every `number`. False when no input is of a plain floating-point type.
-  bool FlipOneBit(int number);
   void RestoreFirstSet();
   std::uint64_t unseen_key() const { return unseen_key_; }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/error.h"
 #include "replay/content_sets.h"
@@ -63,10 +62,9 @@ class HostCase : public OpenCase {
 
   Reply RunSlot(const Json& request) override {
     Slot& slot = slots_.at(request.at("slot").get<std::size_t>());
-    if (request.value("evict", true)) {
-      EvictFromCaches(slot.inputs);
-      EvictFromCaches(slot.outputs);
-    }
+    if (!request.value("evict", true)) return FastestOnNewContent(slot);
+    EvictFromCaches(slot.inputs);
+    EvictFromCaches(slot.outputs);
     return RunOnce(slot);
   }
 
@@ -82,9 +80,7 @@ class HostCase : public OpenCase {
       reply.prepare_ns += measured.prepare_ns;
       reply.series.push_back(std::move(measured.series));
     }
-    for (Slot& slot : slots_) {
-      ChangeVersion(slot.inputs, std::exchange(slot.version, kOriginalVersion), kOriginalVersion);
-    }
+    for (Slot& slot : slots_) SetVersion(slot, kOriginalVersion);
     return reply;
   }
 
@@ -93,6 +89,20 @@ class HostCase : public OpenCase {
     Reply reply;
     reply.run_ns = Nanoseconds([&] { Run(slot); });
     reply.prepare_ns = Nanoseconds([&] { reply.marks = ChangeMarks(slot.outputs); });
+    return reply;
+  }
+
+  // In a loop like that of warm_host, but for the inputs: a version of its own for each call.
+  Reply FastestOnNewContent(Slot& slot) {
+    constexpr std::uint64_t kCalls = 8;
+    Reply reply;
+    for (std::uint64_t call = 0; call < kCalls; ++call) {
+      SetVersion(slot, kFirstTimedVersion + call);
+      slot.outputs.Poison();
+      const double ns = Nanoseconds([&] { Run(slot); });
+      reply.run_ns = call == 0 ? ns : std::min(reply.run_ns, ns);
+    }
+    SetVersion(slot, kOriginalVersion);
     return reply;
   }
 

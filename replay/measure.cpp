@@ -82,12 +82,12 @@ void EvictFromCaches(const Bundle& bundle) {
   asm volatile("" : : "r"(sum));  // keep the reads
 }
 
-namespace {
-
 void SetVersion(Slot& slot, std::uint64_t version) {
   ChangeVersion(slot.inputs, slot.version, version);
   slot.version = version;
 }
+
+namespace {
 
 // One series in the making.
 class HostSeries {

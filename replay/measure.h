@@ -45,6 +45,9 @@ struct Slot {
   std::uint64_t version = kOriginalVersion;  // of the inputs
 };
 
+// Changes the slot's inputs to a version of their content.
+void SetVersion(Slot& slot, std::uint64_t version);
+
 struct MeasuredSeries {
   TimingSeries series;
   double run_ns = 0;                 // inside kernel calls, warm-up included
