@@ -70,6 +70,7 @@ std::vector<Family> AllFamilies() {
   AddBackend(families, "gdn_decode", gdn_decode::CudaBackend());
   AddBackend(families, "kda_decode", kda_decode::CudaBackend());
   AddBackend(families, "kda_verify", kda_decode::CudaBackend());
+  AddBackend(families, "gdn_prefill", gdn_prefill::CudaBackend());
 #endif
   return families;
 }

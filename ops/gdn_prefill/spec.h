@@ -62,6 +62,8 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
                                     const RowLists& rows, SumOrder order);
 std::vector<Backend> Backends();
 std::vector<Mutant> Mutants();
+// cuda.cpp, with CUDA only
+Backend CudaBackend();
 
 // The attribute `empty_state` = "zero" of a workload asks for zero_empty_states.
 bool ZeroEmptyStates(const Problem& problem);

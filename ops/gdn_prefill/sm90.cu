@@ -1,0 +1,81 @@
+// Calls of the H200 kernels: workspace, order of work, launches.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+#include "cuda/check.h"
+#include "cuda/tensor_map.cuh"
+#include "ops/gdn_prefill/sm90.h"
+#include "ops/gdn_prefill/sm90_chunk.cuh"
+#include "ops/gdn_prefill/sm90_recurrent.h"
+
+namespace assay::gdn_prefill {
+namespace {
+
+template <class T>
+std::shared_ptr<T> AllocateDevice(std::int64_t count, const char* what) {
+  void* memory = nullptr;
+  CheckCuda(cudaMalloc(&memory, static_cast<std::size_t>(count) * sizeof(T)), what);
+  return std::shared_ptr<T>(static_cast<T*>(memory), [](T* m) { cudaFree(m); });
+}
+
+std::vector<std::int32_t> LongestFirst(const std::int64_t* cu_seqlens, std::int64_t sequences) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(sequences));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
+    return cu_seqlens[x + 1] - cu_seqlens[x] > cu_seqlens[y + 1] - cu_seqlens[y];
+  });
+  return order;
+}
+
+// args.v as [tokens, 8, 128], in boxes of 16 rows of V of one head and 64 tokens.
+CUtensorMap ValueMap(const Args& args) {
+  sm90::TensorMapSpec spec;
+  spec.name = "v";
+  spec.base = args.v;
+  spec.extents = {kHeadSize, kValueHeads, std::max<std::int64_t>(args.tokens, 1)};
+  spec.strides_bytes = {kHeadSize * 2, kValueHeads * kHeadSize * 2};
+  spec.box = {16, 1, kChunk};
+  spec.swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+  return sm90::EncodeTensorMap(spec);
+}
+
+}  // namespace
+
+std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
+                                        const Plan& plan) {
+  Args checked = args;
+  checked.cu_seqlens = host_cu_seqlens;
+  const std::string refusal = Refusal(checked);
+  if (!refusal.empty()) BadInput("gdn_prefill: " + refusal);
+  if (std::find(std::begin(kChainRows), std::end(kChainRows), plan.chain_rows) ==
+      std::end(kChainRows)) {
+    BadInput("gdn_prefill: no chain of " + std::to_string(plan.chain_rows) + " rows");
+  }
+  if (args.sequences == 0) return [](Stream) {};
+
+  if (plan.recurrent) return [=](Stream stream) { RunRecurrent(args, {}, stream); };
+
+  const std::int64_t slots = FirstSlot(args.tokens, args.sequences);
+  const auto keys = AllocateDevice<KeyTile>(slots * kKeyHeads, "cudaMalloc of key tiles");
+  const auto heads = AllocateDevice<HeadTile>(slots * kValueHeads, "cudaMalloc of head tiles");
+  const auto order = AllocateDevice<std::int32_t>(args.sequences, "cudaMalloc of the order");
+  const std::vector<std::int32_t> host_order = LongestFirst(host_cu_seqlens, args.sequences);
+  CheckCuda(cudaMemcpy(order.get(), host_order.data(), host_order.size() * sizeof(std::int32_t),
+                       cudaMemcpyHostToDevice),
+            "cudaMemcpy of the order");
+  const CUtensorMap v_map = ValueMap(args);
+  return [=, rows = plan.chain_rows](Stream stream) {
+    Workspace workspace;
+    workspace.keys = keys.get();
+    workspace.heads = heads.get();
+    if (args.sequences > 1) workspace.order = order.get();
+    LaunchFactors(args, workspace, stream);
+    (rows <= 32 ? LaunchNarrowChain : LaunchWideChain)(args, workspace, v_map, rows, stream);
+  };
+}
+
+}  // namespace assay::gdn_prefill

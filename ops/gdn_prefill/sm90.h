@@ -1,0 +1,36 @@
+// The H200 kernels of this room: which exist, which one a batch gets, and calls prepared for
+// replay.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cuda/stream.h"
+#include "ops/gdn_prefill/spec.h"
+
+namespace assay::gdn_prefill {
+
+struct Plan {
+  // sm90_recurrent.h, one launch; else the chunk path, two.
+  bool recurrent = false;
+  // Of V that a CTA of the chunk path's second kernel has: one of kChainRows.
+  int chain_rows = 16;
+};
+inline constexpr int kChainRows[] = {16, 32, 64, 128};
+
+// plan_sm90.cpp. By the lengths of the sequences; `cu_seqlens` [sequences + 1] in host memory.
+Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);
+
+// The call of this room on the current CUDA device. Allocates the workspace and builds tensor maps
+// once; the result only enqueues, any number of times, one at a time (calls share the workspace).
+// Pointers of `args` are device memory, cu_seqlens included: the kernels read the lengths there, so
+// the result may be replayed after they changed, as long as tokens and sequences stay what they
+// are. `host_cu_seqlens` is a copy in host memory of what they are now: legality is checked on it,
+// and the order of work (longest first) comes from it. A (sequence, head) whose numbers fp16 cannot
+// hold is computed by the recurrence within the same call. Throws kInput with the text of Refusal
+// or for a chain that does not exist, kDevice when the device fails.
+std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
+                                        const Plan& plan);
+
+}  // namespace assay::gdn_prefill
