@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "base/random.h"
 
@@ -25,7 +27,7 @@ double LogBinomial(double n, double i, double q) {
 
 // The largest k >= 0 with sum_{i<k} C(n,i) q^i (1-q)^(n-i) <= tail. Goes down from the mode by the
 // ratio of neighbouring terms until they vanish, then sums from the small end: O(sqrt(n)) steps.
-std::int64_t LowerTail(std::int64_t n, double q, double tail) {
+std::int64_t ComputeLowerTail(std::int64_t n, double q, double tail) {
   constexpr double kVanishing = 1e-25;
   std::int64_t i = std::min(static_cast<std::int64_t>(static_cast<double>(n + 1) * q), n);
   std::vector<double> terms = {
@@ -40,6 +42,16 @@ std::int64_t LowerTail(std::int64_t n, double q, double tail) {
     if (sum > tail) break;
   }
   return i;
+}
+
+// Kept by its arguments: the series of a run tend to have few different lengths.
+std::int64_t LowerTail(std::int64_t n, double q, double tail) {
+  constexpr std::size_t kMost = 4096;
+  thread_local std::map<std::tuple<std::int64_t, double, double>, std::int64_t> known;
+  const auto found = known.find({n, q, tail});
+  if (found != known.end()) return found->second;
+  if (known.size() >= kMost) known.clear();
+  return known[{n, q, tail}] = ComputeLowerTail(n, q, tail);
 }
 
 double ResampledMedian(std::span<const double> samples, std::uint64_t seed, std::uint64_t stream,

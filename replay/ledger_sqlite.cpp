@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "io/sqlite.h"
 #include "replay/ledger_store.h"
 
@@ -170,16 +171,28 @@ class SqliteStore : public Ledger::Store {
   }
 
   std::vector<CaseResult> Cases(const std::string& run_id) override {
-    std::vector<CaseResult> cases;
+    std::vector<std::int64_t> ids;
+    std::vector<std::string> texts;
     SqliteStatement rows(database_, "SELECT id, json FROM cases WHERE run_id = ? ORDER BY id");
-    SqliteStatement samples(database_, "SELECT series, ns FROM samples WHERE case_id = ?");
     rows.Bind(run_id);
     while (rows.Step()) {
-      CaseResult& result = cases.emplace_back(CaseResultFromJson(rows.Text(1)));
-      samples.Bind(rows.Integer(0));
+      ids.push_back(rows.Integer(0));
+      texts.push_back(rows.Text(1));
+    }
+    std::vector<CaseResult> cases(ids.size());
+    ParallelRanges(
+        static_cast<std::int64_t>(ids.size()), 256, 0, [&](std::int64_t begin, std::int64_t end) {
+          for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+            cases[i] = CaseResultFromJson(texts[i]);
+          }
+        });
+    SqliteStatement samples(database_, "SELECT series, ns FROM samples WHERE case_id = ?");
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      samples.Bind(ids[i]);
       while (samples.Step()) {
         const auto series = static_cast<std::size_t>(samples.Integer(0));
-        if (series < result.timing.size()) result.timing[series].samples_ns = samples.Doubles(1);
+        std::vector<TimingSeries>& timing = cases[i].timing;
+        if (series < timing.size()) timing[series].samples_ns = samples.Doubles(1);
       }
     }
     return cases;

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/parallel.h"
 #include "report/text.h"
 
 namespace assay {
@@ -202,11 +203,17 @@ std::optional<double> CaseView::half_width() const {
 
 Analysis Analyse(const RunReport& report, const std::string& baseline) {
   Analysis analysis;
-  analysis.cases.reserve(report.cases.size());
+  analysis.cases.resize(report.cases.size());
+  ParallelRanges(static_cast<std::int64_t>(report.cases.size()), 256, 0,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end);
+                        ++i) {
+                     analysis.cases[i] = ViewOf(report.cases[i], i);
+                   }
+                 });
   std::set<std::string> sources;
-  for (std::size_t i = 0; i < report.cases.size(); ++i) {
-    analysis.cases.push_back(ViewOf(report.cases[i], i));
-    if (!report.cases[i].input_source.empty()) sources.insert(report.cases[i].input_source);
+  for (const CaseResult& result : report.cases) {
+    if (!result.input_source.empty()) sources.insert(result.input_source);
   }
   analysis.mixed_sources = sources.size() > 1;
   SortForTables(analysis.cases);
