@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ops/gdn_decode/sm90.h"
-#include "replay/device_room_test.h"
+#include "replay/device_room_test.cuh"
 
 namespace assay::gdn_decode {
 namespace {

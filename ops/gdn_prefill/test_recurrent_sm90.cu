@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "ops/gdn_prefill/sm90_recurrent.h"
-#include "replay/device_room_test.h"
+#include "replay/device_room_test.cuh"
 
 namespace assay::gdn_prefill {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "ops/gdn_prefill/check_factors_sm90.cuh"
 #include "ops/gdn_prefill/sm90.h"
-#include "replay/device_room_test.h"
+#include "replay/device_room_test.cuh"
 
 namespace assay::gdn_prefill {
 namespace {

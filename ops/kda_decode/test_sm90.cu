@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "ops/kda_decode/sm90.h"
-#include "replay/device_room_test.h"
+#include "replay/device_room_test.cuh"
 
 namespace assay::kda_decode {
 namespace {
