@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "cuda/check.h"
@@ -43,6 +45,18 @@ CUtensorMap ValueMap(const Args& args) {
   return sm90::EncodeTensorMap(spec);
 }
 
+// The chunk path moves 16 bytes at a time.
+void CheckAlignment(const Args& args) {
+  const std::pair<const char*, const void*> tensors[] = {
+      {"q", args.q}, {"k", args.k}, {"v", args.v}, {"output", args.output}};
+  for (const auto& [name, pointer] : tensors) {
+    if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) {
+      BadInput(std::string("gdn_prefill: ") + name +
+               " is not aligned to 16 bytes, which the chunk path needs");
+    }
+  }
+}
+
 }  // namespace
 
 std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
@@ -59,6 +73,7 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
 
   if (plan.recurrent) return [=](Stream stream) { RunRecurrent(args, {}, stream); };
 
+  CheckAlignment(args);
   const std::int64_t slots = FirstSlot(args.tokens, args.sequences);
   const auto keys = AllocateDevice<KeyTile>(slots * kKeyHeads, "cudaMalloc of key tiles");
   const auto heads = AllocateDevice<HeadTile>(slots * kValueHeads, "cudaMalloc of head tiles");

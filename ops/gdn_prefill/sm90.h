@@ -28,8 +28,9 @@ Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);
 // the result may be replayed after they changed, as long as tokens and sequences stay what they
 // are. `host_cu_seqlens` is a copy in host memory of what they are now: legality is checked on it,
 // and the order of work (longest first) comes from it. A (sequence, head) whose numbers fp16 cannot
-// hold is computed by the recurrence within the same call. Throws kInput with the text of Refusal
-// or for a chain that does not exist, kDevice when the device fails.
+// hold is computed by the recurrence within the same call. Throws kInput with the text of Refusal,
+// for a chain that does not exist, and on the chunk path for q, k, v or output that are not aligned
+// to 16 bytes; kDevice when the device fails.
 std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
                                         const Plan& plan);
 

@@ -287,6 +287,10 @@ TEST_F(GdnPrefillSm90, RefusesBadLengthsAndUnknownChains) {
   const std::int64_t decreasing[] = {0, 8, 7};
   EXPECT_THAT(error_of([&] { PrepareCuda(args, decreasing, {}); }),
               HasSubstr("cu_seqlens[2] = 7 is below cu_seqlens[1] = 8"));
+  Args odd = args;
+  odd.q += 4;
+  EXPECT_THAT(error_of([&] { Prepare(test, odd, 16)(nullptr); }),
+              HasSubstr("q is not aligned to 16 bytes"));
   EXPECT_THAT(error_of([&] { Prepare(test, args, 3)(nullptr); }), HasSubstr("no chain of 3 rows"));
 }
 
