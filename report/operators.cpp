@@ -148,8 +148,10 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
       "floor | own kernel over best peer |\n|---|---:|---:|---:|---:|\n";
   for (const Row& row : rows) {
     const auto cpu = row.cpu.backends.find(kCpu);
-    out += fmt::format("| [{}](ops/{}/) | {} of {} | {} | {} | {} |\n",
-                       MarkdownEscape(row.definition), row.family, row.cpu.passed, row.cpu.cases,
+    const std::string passed =
+        row.cpu.cases > 0 ? fmt::format("{} of {}", row.cpu.passed, row.cpu.cases) : "-";
+    out += fmt::format("| [{}](ops/{}/) | {} | {} | {} | {} |\n", MarkdownEscape(row.definition),
+                       row.family, passed,
                        cpu != row.cpu.backends.end() ? TimeCell(cpu->second, Shared(row.cpu)) : "-",
                        FastestCell(row.gpu), OwnCell(row.gpu));
   }

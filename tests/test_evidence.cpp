@@ -34,14 +34,16 @@ TEST(Evidence, RegeneratingChangesNothing) {
   }
 }
 
+constexpr const char* kOnTheGpu[] = {"gemm", "gdn_decode", "gdn_prefill", "attention",
+                                     "worldmodel"};
+
 // README.md and docs/results.md hold what the program prints, between sentences of their own.
 TEST(Evidence, TheReadmesTableIsThePrograms) {
   const std::string results = ASSAY_SOURCE_DIR "/results/";
   TemporaryFolder folder;
-  const CliResult table = RunCli({"report", "--operators",
-                                  results + "cpu-epyc-2t/serving.jsonl," + results +
-                                      "h200/gemm.jsonl," + results + "h200/attention.jsonl"},
-                                 folder.path());
+  std::string ledgers = results + "cpu-epyc-2t/serving.jsonl";
+  for (const char* name : kOnTheGpu) ledgers += "," + results + "h200/" + name + ".jsonl";
+  const CliResult table = RunCli({"report", "--operators", ledgers}, folder.path());
   ASSERT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(ReadFile(ASSAY_SOURCE_DIR "/README.md"), HasSubstr(table.out));
 }
@@ -50,8 +52,9 @@ TEST(Evidence, ThePageOfResultsIsThePrograms) {
   const std::string results = ASSAY_SOURCE_DIR "/results/";
   const std::string page = ReadFile(ASSAY_SOURCE_DIR "/docs/results.md");
   TemporaryFolder folder;
-  for (const char* ledger :
-       {"cpu-epyc-2t/serving.jsonl", "h200/gemm.jsonl", "h200/attention.jsonl"}) {
+  std::vector<std::string> ledgers = {"cpu-epyc-2t/serving.jsonl", "h200/attention_peers.jsonl"};
+  for (const char* name : kOnTheGpu) ledgers.push_back(std::string("h200/") + name + ".jsonl");
+  for (const std::string& ledger : ledgers) {
     const CliResult report =
         RunCli({"report", "--ledger", results + ledger, "--markdown", "-"}, folder.path());
     ASSERT_EQ(report.exit_code, 0) << report.err;
