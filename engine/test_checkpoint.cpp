@@ -1,6 +1,7 @@
 // Checkpoints written here and read back: every format, every complaint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -102,7 +103,8 @@ struct Checkpoint {
   std::string Write() const {
     static int count = 0;
     const std::filesystem::path folder =
-        std::filesystem::path(testing::TempDir()) / ("checkpoint" + std::to_string(count++));
+        std::filesystem::path(testing::TempDir()) /
+        ("checkpoint" + std::to_string(getpid()) + "_" + std::to_string(count++));
     std::filesystem::create_directories(folder);
     WriteFile((folder / "config.json").string(), config.dump());
     std::vector<Tensor> shards[2];

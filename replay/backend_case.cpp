@@ -375,9 +375,11 @@ bool BackendCase::CheckUnseenContent(WorkerProcess& worker) {
            "right when checked, wrong on new content in the same memory: " + verdict.reason);
     }
   }
-  sound = sound && RunOther(worker, cold_ns);
+  sound = sound && RunOther(worker, true, cold_ns);
   // Where cold calls were all new, only the warm ones could be answered from memory.
-  if (new_content_) sound = sound && RunUnseen(worker, false, warm_ns);
+  if (new_content_) {
+    sound = sound && RunUnseen(worker, false, warm_ns) && RunOther(worker, false, warm_ns);
+  }
   sets_.RestoreFirstSet();
   worker_s_ = worker_before_s;  // this scope is counted as judging already
   return sound && !KeepsResults("cold", cold_ns) && !KeepsResults("warm", warm_ns);
@@ -385,11 +387,13 @@ bool BackendCase::CheckUnseenContent(WorkerProcess& worker) {
 
 // Wholly other content, so that whoever keeps results of similar content gains nothing. A few
 // calls, while they look slow: a busy machine does not make a suspect.
-bool BackendCase::RunOther(WorkerProcess& worker, double& fastest_ns) {
-  for (int call = 1;
-       call < kUnseenCalls && MuchFaster("cold", fastest_ns) && sets_.SwapInOther(call); ++call) {
+bool BackendCase::RunOther(WorkerProcess& worker, bool cold, double& fastest_ns) {
+  const int seen = cold ? 0 : kUnseenCalls;  // by the cold calls
+  for (int call = 1; call < kUnseenCalls && MuchFaster(cold ? "cold" : "warm", fastest_ns) &&
+                     sets_.SwapInOther(seen + call);
+       ++call) {
     double run_ns = 0;
-    if (!RunUnseen(worker, true, run_ns)) return false;
+    if (!RunUnseen(worker, cold, run_ns)) return false;
     fastest_ns = std::min(fastest_ns, run_ns);
   }
   return true;

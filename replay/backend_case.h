@@ -68,7 +68,7 @@ class BackendCase {
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
   bool CheckUnseenContent(WorkerProcess& worker);
   bool RunUnseen(WorkerProcess& worker, bool cold, double& run_ns);
-  bool RunOther(WorkerProcess& worker, double& fastest_ns);
+  bool RunOther(WorkerProcess& worker, bool cold, double& fastest_ns);
   std::optional<double> MuchFaster(const char* mode, double new_ns) const;
   bool KeepsResults(const char* mode, double fastest_ns);
   bool on_device() const { return result_.device != "cpu"; }
