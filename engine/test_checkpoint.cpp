@@ -70,6 +70,14 @@ json ConfigJson(const ModelConfig& c) {
   return {{"text_config", text}};
 }
 
+// Folders of this process, gone when it ends.
+struct Folders {
+  std::vector<std::filesystem::path> paths;
+  ~Folders() {
+    for (const auto& path : paths) std::filesystem::remove_all(path);
+  }
+};
+
 // A checkpoint in memory that tests may spoil before it is written.
 struct Checkpoint {
   json config;
@@ -101,10 +109,11 @@ struct Checkpoint {
 
   // Writes two shards and an index; returns the folder.
   std::string Write() const {
-    static int count = 0;
+    static Folders written;
     const std::filesystem::path folder =
         std::filesystem::path(testing::TempDir()) /
-        ("checkpoint" + std::to_string(getpid()) + "_" + std::to_string(count++));
+        ("checkpoint" + std::to_string(getpid()) + "_" + std::to_string(written.paths.size()));
+    written.paths.push_back(folder);
     std::filesystem::create_directories(folder);
     WriteFile((folder / "config.json").string(), config.dump());
     std::vector<Tensor> shards[2];
