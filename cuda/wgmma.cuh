@@ -33,6 +33,34 @@ __device__ inline std::uint64_t WgmmaDescriptor(const void* tile) {
          (std::uint64_t{1024 >> 4} << 32) | (std::uint64_t{1} << 62);
 }
 
+// Keeps the compiler from moving uses of accumulators or operands across a fence or a wait: the
+// asynchronous instructions read and write them behind its back.
+template <int kCount>
+__device__ inline void WgmmaFenceOperand(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int kCount>
+__device__ inline void WgmmaFenceOperand(std::uint32_t (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+template <int kRows, int kCount>
+__device__ inline void WgmmaFenceOperand(std::uint32_t (&values)[kRows][kCount]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) WgmmaFenceOperand(values[i]);
+}
+
+// Matrix descriptor of a row-major B: rows (k) of 64 columns = 128 bytes with the 128-byte swizzle,
+// further columns in chunks of 64 that lie `chunk_bytes` apart. Bits 16-29: distance of chunks /
+// 16, 32-45: distance of groups of 8 rows / 16. The k-th step of 16 rows is descriptor + 128 k.
+__device__ inline std::uint64_t WgmmaRowMajorDescriptor(const void* tile,
+                                                        std::uint32_t chunk_bytes) {
+  return ((SharedAddress(tile) & 0x3FFFFu) >> 4) |
+         (static_cast<std::uint64_t>(chunk_bytes >> 4) << 16) | (std::uint64_t{1024 >> 4} << 32) |
+         (std::uint64_t{1} << 62);
+}
+
 // wgmma.mma_async m64nNk16, N = twice the array's length. Accumulators: float 4j + 2h + i of lane l
 // of warp w is row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i. `accumulate` false: D = A B^T.
 __device__ inline void Wgmma(float (&d)[32], std::uint64_t a, std::uint64_t b, bool accumulate) {

@@ -2,34 +2,9 @@
 // use and accumulators as in wgmma.cuh.
 #pragma once
 
-#include <cstdint>
-
-#include "cuda/mbarrier.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace assay::sm90 {
-
-// Registers that wgmma reads or writes behind the compiler's back: it may not move their uses past
-// this point.
-template <int kCount>
-__device__ inline void WgmmaPin(float (&values)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
-}
-template <int kRows>
-__device__ inline void WgmmaPin(std::uint32_t (&values)[kRows][4]) {
-#pragma unroll
-  for (int i = 0; i < 4 * kRows; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
-}
-
-// Matrix descriptor of a row-major B[K, N]: rows of 64 columns = 128 bytes with the 128-byte
-// swizzle, further columns in blocks of 64 that lie `block_bytes` apart. Bits 16-29: distance of
-// blocks / 16, 32-45: distance of groups of 8 rows / 16. The k-th step of 16 rows is descriptor +
-// 128 k.
-__device__ inline std::uint64_t WgmmaRowMajorB(const void* tile, std::uint32_t block_bytes) {
-  return ((SharedAddress(tile) & 0x3FFFFu) >> 4) |
-         (static_cast<std::uint64_t>(block_bytes >> 4) << 16) | (std::uint64_t{1024 >> 4} << 32) |
-         (std::uint64_t{1} << 62);
-}
 
 // A: fragment of 16 rows per warp as in mma.cuh. B as WgmmaDescriptor says, [N, K].
 __device__ inline void WgmmaHalf(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b,
@@ -51,7 +26,7 @@ __device__ inline void WgmmaHalf(float (&d)[32], const std::uint32_t (&a)[4], st
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 
-// B as WgmmaRowMajorB says, [K, N].
+// B as WgmmaRowMajorDescriptor says, [K, N].
 __device__ inline void WgmmaHalfRowMajor(float (&d)[64], const std::uint32_t (&a)[4],
                                          std::uint64_t b, bool accumulate) {
   asm volatile(

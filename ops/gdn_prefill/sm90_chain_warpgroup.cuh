@@ -53,7 +53,7 @@ class Walker {
   __device__ void BeginChunk(const KeyTile& key) {
 #pragma unroll
     for (int step = 0; step < 8; ++step) Pack(s_ + 8 * step, s_left_[step]);
-    sm90::WgmmaPin(x_);
+    sm90::WgmmaFenceOperand(x_);
     sm90::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -78,7 +78,7 @@ class Walker {
     LoadValues(v, head, tokens, beta_v, decays);
 
     sm90::WgmmaWaitGroup<1>();  // X
-    sm90::WgmmaPin(x_);
+    sm90::WgmmaFenceOperand(x_);
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       x_[i] = fmaf(i % 2 == 0 ? -decays[i / 4].x : -decays[i / 4].y, x_[i], beta_v[i]);
@@ -86,42 +86,42 @@ class Walker {
     std::uint32_t y_left[4][4];
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, y_left[step]);
-    sm90::WgmmaPin(x_);
+    sm90::WgmmaFenceOperand(x_);
     TimesTriangle(x_, y_left, head.t, false);
 
     sm90::WgmmaWaitGroup<1>();  // S Q^T
-    sm90::WgmmaPin(out_);
-    sm90::WgmmaPin(s_left_);
+    sm90::WgmmaFenceOperand(out_);
+    sm90::WgmmaFenceOperand(s_left_);
     ScaleTokens(out_, head.gates[kFromStart]);
     const float decay = head.gates[kFromStart][kChunk - 1];
 #pragma unroll
     for (int i = 0; i < 64; ++i) s_[i] *= decay;
 
     sm90::WgmmaWaitGroup<0>();  // U
-    sm90::WgmmaPin(x_);
-    sm90::WgmmaPin(y_left);
+    sm90::WgmmaFenceOperand(x_);
+    sm90::WgmmaFenceOperand(y_left);
     std::uint32_t u_left[4][4], decayed_left[4][4];
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, u_left[step]);
     ScaleTokens(x_, head.gates[kToEnd]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, decayed_left[step]);
-    sm90::WgmmaPin(s_);
+    sm90::WgmmaFenceOperand(s_);
     sm90::WgmmaFence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const std::uint64_t keys = sm90::WgmmaRowMajorB(key.k, sizeof(key.k[0]));
+      const std::uint64_t keys = sm90::WgmmaRowMajorDescriptor(key.k, sizeof(key.k[0]));
       sm90::WgmmaHalfRowMajor(s_, decayed_left[step], keys + step * 128, true);
     }
     sm90::WgmmaCommitGroup();
-    sm90::WgmmaPin(out_);
+    sm90::WgmmaFenceOperand(out_);
     TimesTriangle(out_, u_left, head.p, true);
 
     sm90::WgmmaWaitGroup<0>();  // S, O
-    sm90::WgmmaPin(s_);
-    sm90::WgmmaPin(out_);
-    sm90::WgmmaPin(decayed_left);
-    sm90::WgmmaPin(u_left);
+    sm90::WgmmaFenceOperand(s_);
+    sm90::WgmmaFenceOperand(out_);
+    sm90::WgmmaFenceOperand(decayed_left);
+    sm90::WgmmaFenceOperand(u_left);
     // Rounded here: ptxas would wait for the next chunk's first product before it lets accumulators
     // of this one be read.
 #pragma unroll
