@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/family.h"
@@ -62,6 +64,27 @@ inline Verdict RunAndVerify(TestCase& test, const std::string& backend = "cpu", 
   if (full) return VerifyFully(test);
   const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, 1);
   return Verify(*test.family, test.problem, test.inputs, test.outputs, expected, 1);
+}
+
+// The complaint of a call that must refuse its input.
+inline std::string ErrorOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.fault(), Fault::kInput);
+    return error.what();
+  }
+  return "no error";
+}
+
+inline std::vector<std::byte> BytesOf(const Tensor& tensor) {
+  return {tensor.data, tensor.data + tensor.bytes()};
+}
+
+inline std::vector<std::vector<std::byte>> BytesOf(const Bundle& bundle) {
+  std::vector<std::vector<std::byte>> all;
+  for (const Tensor& tensor : bundle.tensors()) all.push_back(BytesOf(tensor));
+  return all;
 }
 
 // The verification that `assay run` uses by default must reject every mutant of the family; in a

@@ -38,16 +38,6 @@ TestCase MakeCase(std::int64_t batch, const std::string& variant = "default",
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
 
-std::vector<std::byte> BytesOf(const Tensor& tensor) {
-  return {tensor.data, tensor.data + tensor.bytes()};
-}
-
-std::vector<std::vector<std::byte>> BytesOf(const Bundle& bundle) {
-  std::vector<std::vector<std::byte>> all;
-  for (const Tensor& tensor : bundle.tensors()) all.push_back(BytesOf(tensor));
-  return all;
-}
-
 std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads = 0) {
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);
@@ -57,16 +47,6 @@ std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads = 0)
 void ExpectPasses(TestCase& test, const std::string& what) {
   const Verdict verdict = RunAndVerify(test);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(GdnDecode, CapturedBatchSizes) {

@@ -59,14 +59,6 @@ TestCase MakeCaseOf(const std::vector<std::int64_t>& lengths,
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
 
-std::vector<std::vector<std::byte>> BytesOf(const Bundle& bundle) {
-  std::vector<std::vector<std::byte>> all;
-  for (const Tensor& tensor : bundle.tensors()) {
-    all.emplace_back(tensor.data, tensor.data + tensor.bytes());
-  }
-  return all;
-}
-
 std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads = 0) {
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);
@@ -79,16 +71,6 @@ void ExpectStrict(TestCase& test, const std::string& what) {
   ASSERT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
   EXPECT_EQ(verdict.correctness.outputs[0].grade, "strict") << what;
   EXPECT_EQ(verdict.correctness.outputs[1].grade, "fp32") << what;
-}
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 struct Size {

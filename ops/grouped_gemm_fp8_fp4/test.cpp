@@ -33,10 +33,6 @@ const Family& TheFamily() {
   return family;
 }
 
-std::vector<std::byte> BytesOf(const Tensor& tensor) {
-  return {tensor.data, tensor.data + tensor.bytes()};
-}
-
 std::vector<std::byte> Output(TestCase& test, int threads = 0) {
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);

@@ -50,16 +50,6 @@ void ExpectPasses(TestCase& test, const std::string& what) {
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(KpoolIndex, StepShapes) {
   TestCase decode = MakeCase({8192, 2500, 4099, 3});
   ExpectPasses(decode, "decode");

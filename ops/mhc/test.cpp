@@ -29,26 +29,12 @@ Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.output
 std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads) {
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);
-  std::vector<std::vector<std::byte>> all;
-  for (const Tensor& tensor : test.outputs.tensors()) {
-    all.emplace_back(tensor.data, tensor.data + tensor.bytes());
-  }
-  return all;
+  return BytesOf(test.outputs);
 }
 
 void ExpectPasses(TestCase& test, const std::string& what) {
   const Verdict verdict = RunAndVerify(test);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Mhc, StepRowCounts) {

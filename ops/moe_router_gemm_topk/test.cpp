@@ -77,16 +77,6 @@ void ExpectPasses(TestCase& test, const std::string& what) {
 
 Verdict Judge(TestCase& test) { return VerifyFully(test); }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
-}
-
 struct Kernel {
   cpu::Isa isa;
   bool bf16_dots;

@@ -108,16 +108,6 @@ void ExpectExact(TestCase& test, const std::string& what) {
   EXPECT_EQ(FindingOf(verdict, "near_tie_rows"), 0) << what;
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
-}
-
 // --- captured batches ---
 
 // Own kernels must select exactly the fp64 set in 99.9 % of the rows, the others in the band.

@@ -103,16 +103,6 @@ std::int32_t* ListOf(TestCase& test, std::int64_t b = 0) {
   return test.inputs["block_ids"].as<std::int32_t>() + b * kTopK;
 }
 
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
-}
-
 // --- captured batches ---
 
 // The captured single rows and a quarter of the larger batches at their original addresses, where

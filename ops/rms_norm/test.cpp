@@ -28,23 +28,9 @@ TestCase MakeCase(std::int64_t m, const std::string& variant = "default",
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
 
-std::vector<std::byte> BytesOf(const Tensor& tensor) {
-  return {tensor.data, tensor.data + tensor.bytes()};
-}
-
 void ExpectPasses(TestCase& test, const std::string& what) {
   const Verdict verdict = RunAndVerify(test);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
-std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(RmsNorm, EveryDefinitionRowCountAndVariant) {
