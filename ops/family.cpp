@@ -57,6 +57,14 @@ const std::int64_t* Problem::integer(std::string_view name) const {
   return Get<std::int64_t>(attributes, name);
 }
 
+float Problem::number(std::string_view name, float otherwise) const {
+  const auto it = attributes.find(name);
+  if (it == attributes.end()) return otherwise;
+  if (const auto* real = std::get_if<double>(&it->second)) return static_cast<float>(*real);
+  if (const auto* whole = std::get_if<std::int64_t>(&it->second)) return static_cast<float>(*whole);
+  BadInput(definition->name + ": " + std::string(name) + " is not a number");
+}
+
 TensorLayout Resolve(const TensorSpec& spec, const Problem& problem) {
   TensorLayout layout{spec.name, spec.dtype, {}};
   for (const std::string& dimension : spec.shape) {

@@ -41,6 +41,8 @@ struct Problem {
   const std::string* text(std::string_view name) const;
   const std::vector<std::int64_t>* integers(std::string_view name) const;
   const std::int64_t* integer(std::string_view name) const;
+  // A real or an integer, `otherwise` when absent; throws kInput for anything else.
+  float number(std::string_view name, float otherwise) const;
 };
 
 // A declared tensor. Each dimension is an axis name or a decimal number.

@@ -203,13 +203,7 @@ Gate GateOf(const Problem& problem) {
 }
 
 float LowerBoundOf(const Problem& problem) {
-  const auto it = problem.attributes.find("lower_bound");
-  if (it == problem.attributes.end()) return kDefaultLowerBound;
-  if (const auto* number = std::get_if<double>(&it->second)) return static_cast<float>(*number);
-  if (const auto* integer = std::get_if<std::int64_t>(&it->second)) {
-    return static_cast<float>(*integer);
-  }
-  BadInput(problem.definition->name + ": lower_bound is not a number");
+  return problem.number("lower_bound", kDefaultLowerBound);
 }
 
 std::int64_t RowsOf(const Problem& problem) {

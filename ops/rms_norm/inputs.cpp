@@ -96,12 +96,7 @@ std::vector<OutputPolicy> Policies(const Problem&) {
 
 }  // namespace
 
-float EpsOf(const Problem& problem) {
-  const auto it = problem.attributes.find("eps");
-  if (it == problem.attributes.end()) return kDefaultEps;
-  if (const auto* number = std::get_if<double>(&it->second)) return static_cast<float>(*number);
-  BadInput(problem.definition->name + ": eps is not a number");
-}
+float EpsOf(const Problem& problem) { return problem.number("eps", kDefaultEps); }
 
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   Args args;

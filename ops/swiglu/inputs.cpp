@@ -78,15 +78,7 @@ std::vector<OutputPolicy> Policies(const Problem&) {
 
 }  // namespace
 
-float LimitOf(const Problem& problem) {
-  const auto it = problem.attributes.find("swiglu_limit");
-  if (it == problem.attributes.end()) return kDefaultLimit;
-  if (const auto* number = std::get_if<double>(&it->second)) return static_cast<float>(*number);
-  if (const auto* integer = std::get_if<std::int64_t>(&it->second)) {
-    return static_cast<float>(*integer);
-  }
-  BadInput(problem.definition->name + ": swiglu_limit is not a number");
-}
+float LimitOf(const Problem& problem) { return problem.number("swiglu_limit", kDefaultLimit); }
 
 Args Bind(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   Args args;
