@@ -125,6 +125,7 @@ bool BackendCase::Accept(const Reply& reply) {
 
 void BackendCase::PostOpen(WorkerProcess& worker) {
   Json request = {{"op", "open"}, {"backend", planned_.backend}, {"threads", options_.threads}};
+  request["family"] = planned_.family->name;
   request["workload"] = Json::parse(WorkloadToJson(*planned_.workload));
   worker.Post(request, {}, "setup");
 }

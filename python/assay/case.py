@@ -129,6 +129,9 @@ class Case:
         self.problem = Problem(workload["definition"], inner["axes"], workload.get("attributes") or {},
                                workload.get("generator_variant") or inner.get("generator_variant") or "",
                                request.get("threads", 0))
+        if request.get("family", self.peer.computes[0]) not in self.peer.computes \
+                and self.problem.definition not in self.peer.computes:
+            raise Failure("unsupported", "", f"{self.peer.name} computes {', '.join(self.peer.computes)} only")
         absent = self.peer.why_absent()
         if absent:
             raise Failure("unsupported", "", absent)

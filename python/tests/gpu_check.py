@@ -47,7 +47,9 @@ def attention_check(label, definition, b, nq, nk, h, d, prefix=0, attributes=Non
     if mask:
         inputs.append(layout("mask", "bool", *mask))
         fill["mask"] = lambda view: torch.rand(view.shape) < 0.7
-    segments = (attributes or {}).get("prefix_segments")
+    segments = (attributes or {}).get("prefix_segments") or []
+    if segments and isinstance(segments[0], list):
+        segments = [value for segment in segments for value in segment]
 
     def reference(x):
         q, k, v = x["Q"], x["K"], x["V"]
@@ -183,6 +185,8 @@ CHECKS = [
                             attributes={"prefix_segments": [0, 30, 0]}),
     lambda: attention_check("text image text", BLOCK + "_prefix0", 1, 600, 600, 32, 128,
                             attributes={"prefix_segments": [0, 8, 0, 8, 580, 1, 580, 600, 0]}),
+    lambda: attention_check("text image text, captured", BLOCK + "_prefix0", 1, 4125, 4125, 32, 128,
+                            attributes={"prefix_segments": [[0, 8, False], [8, 4104, True], [4104, 4125, False]]}),
     lambda: grouped_check(50, 24, 256, 512),
     lambda: router_check(3), lambda: grid_check(5, 10, 12, (3, 7, 7)),
     lambda: gdn_check([1] * 4, False), lambda: gdn_check([1] * 64, False),

@@ -76,9 +76,9 @@ class Worker:
             return None
         return self.read()
 
-    def open(self, definition, backend, axes, attributes=None):
+    def open(self, definition, backend, axes, attributes=None, **more):
         workload = {"definition": definition, "workload": {"uuid": "u", "axes": axes}, "attributes": attributes or {}}
-        return self.ask("open", workload=workload, backend=backend, threads=0)
+        return self.ask("open", workload=workload, backend=backend, threads=0, **more)
 
     def slot(self, number, inputs, outputs, run=True):
         outputs.poison()

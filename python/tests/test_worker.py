@@ -102,6 +102,15 @@ class WorkerTest(unittest.TestCase):
                 self.assertIn(said, reply["reason"])
         self.assertEqual(self.opened("py.plain")["status"], "ok")  # and the process is as good as new
 
+    def test_a_peer_of_one_definition_declines_the_others_of_its_family(self):
+        worker = Worker()
+        self.addCleanup(worker.close)
+        reply = worker.open("prefix_cached_block_causal_h32_d128", "torch.sdpa.masked", {"B": 1, "Np": 25, "Nq": 8},
+                            family="prefix_cached_block_causal")
+        self.assertEqual(reply["status"], "unsupported")
+        self.assertEqual(reply["reason"],
+                         "torch.sdpa.masked computes prefix_cached_block_causal_h32_d128_prefix0 only")
+
     def test_after_a_failure_the_rest_of_the_case_fails_too(self):
         self.opened("py.throws")
         self.assertEqual(self.worker.time("warm_host")["status"], "failed")

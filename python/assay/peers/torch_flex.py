@@ -18,7 +18,7 @@ def prepare(problem, inputs, outputs):
     q, k, v = _attention.operands(problem, inputs)
     blocks = None
     if problem.definition.endswith("prefix0"):
-        limits = _attention.limits(problem)
+        limits = _attention.limits(problem, q.device)
         blocks = create_block_mask(lambda b, h, row, key: key < limits[row], None, None, q.shape[2], k.shape[2],
                                    device="cuda")
     attend = compiled()
