@@ -45,7 +45,9 @@ std::optional<std::size_t> FirstDamage(const std::byte* zone, std::size_t bytes)
 
 // Maps `size` bytes; closes `fd` when that fails.
 std::byte* MapOrThrow(std::size_t size, int flags, int fd) {
-  void* p = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+  const bool read_only = fd >= 0 && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+  const int access = read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* p = mmap(nullptr, size, access, flags, fd, 0);
   if (p == MAP_FAILED) {
     const std::string reason = std::strerror(errno);
     if (fd >= 0) close(fd);

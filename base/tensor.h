@@ -73,8 +73,8 @@ class Bundle {
   static Bundle Allocate(const std::vector<TensorLayout>& layouts);
   // An anonymous shared-memory file (memfd) that another process can map through `fd()`.
   static Bundle AllocateShared(const std::vector<TensorLayout>& layouts);
-  // Maps the memory of AllocateShared; takes ownership of `fd`. Throws kInput when the memory is
-  // smaller than `layouts` need.
+  // Maps the memory of AllocateShared; takes ownership of `fd`. Memory behind a read-only
+  // descriptor may only be read. Throws kInput when the memory is smaller than `layouts` need.
   static Bundle MapShared(const std::vector<TensorLayout>& layouts, int fd);
   // The same places in memory that somebody else owns, e.g. on a device; nothing is written. Only
   // the tensors' addresses are meaningful: no red-zone, poison or hole function may be called.

@@ -1,10 +1,13 @@
 // Bundles: layout, guard bytes on both sides, poison, memory shared between processes.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <string>
 
 #include "base/error.h"
 #include "base/tensor.h"
@@ -145,6 +148,25 @@ TEST(Bundle, SharedMemoryIsSeenByTheOtherProcess) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(ToFloat(bundle["a"].as<bf16>()[14]), 3.0f);
   EXPECT_EQ(bundle.CheckRedZones(), "tensor 'empty': byte 0 behind its end was overwritten");
+}
+
+TEST(Bundle, MemoryBehindAReadOnlyDescriptorCanBeReadAndNotWritten) {
+  Bundle bundle = Bundle::AllocateShared(kLayouts);
+  bundle["past"].as<double>()[512] = 2.5;
+  const std::string path = "/proc/self/fd/" + std::to_string(bundle.fd());
+  Bundle mapped = Bundle::MapShared(kLayouts, open(path.c_str(), O_RDONLY));
+  EXPECT_EQ(mapped["past"].as<double>()[512], 2.5);
+  EXPECT_EQ(mapped.CheckRedZones(), std::nullopt);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, [](int) { _exit(7); });
+    mapped["past"].as<double>()[512] = 1;
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_EQ(bundle["past"].as<double>()[512], 2.5);
 }
 
 TEST(Bundle, HolesOfSharedMemoryStayUntouched) {

@@ -1,10 +1,15 @@
 #include "replay/backend_case.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "replay/bitwise.h"
 #include "replay/device.h"
 #include "replay/measure.h"
@@ -25,6 +30,19 @@ constexpr double kClockFactor = 1.3, kClockSlackS = 0.15;
 constexpr int kUnseenCalls = 6;
 constexpr double kMemoFactor = 2, kMemoSlackNs = 20e3;
 
+// Adds the time of its scope to a total.
+class ScopedSeconds {
+ public:
+  explicit ScopedSeconds(double& total) : total_(total) {}
+  ~ScopedSeconds() {
+    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  double& total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 // Keeps the worse of two checks of the same output on different content.
 void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Grade>& grades) {
   const auto rank = [&](const std::string& name) {
@@ -43,6 +61,16 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
   kept.max_rel = std::max(kept.max_rel, next.max_rel);
   kept.max_rel_l2 = std::max(kept.max_rel_l2, next.max_rel_l2);
   if (kept.problem.empty()) kept.problem = next.problem;
+}
+
+FileDescriptor ReopenReadOnly(int fd) {
+  FileDescriptor reopened(
+      open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (reopened.get() < 0) {
+    throw Error(Fault::kDevice,
+                fmt::format("cannot open shared memory for reading: {}", std::strerror(errno)));
+  }
+  return reopened;
 }
 
 const Backend* BackendOf(const PlannedCase& planned) {
@@ -97,11 +125,10 @@ CaseResult StartResult(const PlannedCase& planned) {
   return result;
 }
 
-BackendCase::BackendCase(const PlannedCase& planned, ContentSets& sets, WorkerPool& workers,
-                         const RunOptions& options, int most_sets)
+BackendCase::BackendCase(const PlannedCase& planned, ContentSets& sets, const RunOptions& options,
+                         int most_sets)
     : planned_(planned),
       sets_(sets),
-      workers_(workers),
       options_(options),
       most_sets_(most_sets),
       result_(StartResult(planned)) {
@@ -138,7 +165,9 @@ void BackendCase::PostSlot(WorkerProcess& worker, std::size_t set, bool run,
   Json request = {{"op", "slot"}, {"slot", set}, {"run", run}};
   LayoutsToJson(inputs.layouts(), request["inputs"]);
   LayoutsToJson(outputs.layouts(), request["outputs"]);
-  const int fds[] = {inputs.fd(), outputs.fd()};
+  // Workers of devices copy the inputs, side by side: none of them may change what the others read.
+  const FileDescriptor read_only = on_device() ? ReopenReadOnly(inputs.fd()) : FileDescriptor();
+  const int fds[] = {on_device() ? read_only.get() : inputs.fd(), outputs.fd()};
   worker.Post(request, fds, phase);
 }
 
@@ -180,10 +209,13 @@ bool BackendCase::CheckGuards(std::size_t set) {
   return false;
 }
 
+ContentSet& BackendCase::GetSet(std::size_t set) {
+  const ScopedSeconds timer(judge_s_);
+  return sets_.Get(set);
+}
+
 bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
-  const double made_before = sets_.seconds();
-  ContentSet& content = sets_.Get(set);
-  judge_s_ += sets_.seconds() - made_before;
+  ContentSet& content = GetSet(set);
   outputs_.push_back(Bundle::AllocateShared(OutputLayouts(sets_.family(), sets_.problem())));
   if (set == 0) result_.input_hashes = sets_.InputHashes();
   const auto before = std::chrono::steady_clock::now();
@@ -191,7 +223,10 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
   PostSlot(worker, set, true, "check");
   std::vector<Reply> replies;
   if (!Collect(worker, replies)) return false;
-  run_ns_ = std::max(run_ns_, replies.back().run_ns);
+  // On a device the fastest: other backends may have used it meanwhile.
+  const double run_ns = replies.back().run_ns;
+  if (set == 0) run_ns_ = run_ns;
+  run_ns_ = on_device() ? std::min(run_ns_, run_ns) : std::max(run_ns_, run_ns);
   if (set == 0) {
     result_.setup_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - before)
@@ -223,13 +258,12 @@ bool BackendCase::CheckSet(WorkerProcess& worker, std::size_t set) {
   return false;
 }
 
-void BackendCase::Check() {
+void BackendCase::Check(WorkerProcess& worker) {
   const ScopedSeconds wall(wall_s_);
-  WorkerProcess& worker = workers_.Get(planned_.backend, 0);
   int sets = most_sets_;
   for (int set = 0; set < sets; ++set) {
     if (!CheckSet(worker, static_cast<std::size_t>(set))) return;
-    if (run_ns_ > kSlowKernelNs) sets = std::min(sets, 2);
+    if (is_slow()) sets = std::min(sets, 2);
     if (OneRunTakesTheBudget()) break;
   }
 }
@@ -249,7 +283,7 @@ double BackendCase::SeriesBudget() const { return options_.budget_s / (kModes * 
 // Not where one more call per content set would take the time of the others.
 bool BackendCase::CanMeetNewContent() {
   const double last_calls_s = run_ns_ * 1e-9 * static_cast<double>(outputs_.size());
-  if (run_ns_ > kSlowKernelNs || last_calls_s > SeriesBudget() / 2) return false;
+  if (is_slow() || last_calls_s > SeriesBudget() / 2) return false;
   const ScopedSeconds timer(judge_s_);
   if (sets_.SwapInJudged() == nullptr) return false;
   sets_.SwapOutJudged();
@@ -317,9 +351,9 @@ void BackendCase::KeepClocks(const Reply& reply, int repeat) {
   }
 }
 
-void BackendCase::Time(int repeat) {
+void BackendCase::Time(WorkerProcess& worker, int repeat) {
   const ScopedSeconds wall(wall_s_);
-  WorkerProcess& worker = workers_.Get(planned_.backend, repeat);
+  repeat_ = repeat;
   const bool new_content = CanMeetNewContent();
   const auto start = std::chrono::steady_clock::now();
   PostTime(worker, repeat, new_content);
@@ -341,7 +375,11 @@ void BackendCase::Time(int repeat) {
   for (std::size_t set = 0; set < outputs_.size(); ++set) {
     if (!RecheckAfterTiming(set, cold_samples)) return;
   }
-  if (!last || !CheckUnseenContent(worker)) return;
+}
+
+void BackendCase::Close(WorkerProcess& worker) {
+  const ScopedSeconds wall(wall_s_);
+  std::vector<Reply> replies;
   worker.Post({{"op", "close"}}, {}, "close");
   Collect(worker, replies);
 }
@@ -357,33 +395,38 @@ bool BackendCase::RunUnseen(WorkerProcess& worker, bool cold, double& run_ns) {
   return true;
 }
 
-// Results kept for known pointers are wrong on content that nobody has seen; results kept for known
-// content cost their computation again there, which the time tells.
-bool BackendCase::CheckUnseenContent(WorkerProcess& worker) {
-  if (run_ns_ > kSlowKernelNs) return true;
+bool BackendCase::is_slow() const { return run_ns_ > kSlowKernelNs; }
+
+void BackendCase::MeetUnseen(WorkerProcess& worker, const Expected& expected,
+                             std::mutex& device_turn) {
+  const ScopedSeconds wall(wall_s_);
   const ScopedSeconds timer(judge_s_);
-  const Expected* expected = sets_.SwapInUnseen();
-  if (expected == nullptr) return true;
   const double worker_before_s = worker_s_;
-  double cold_ns = 0, warm_ns = 0;
-  bool sound = RunUnseen(worker, true, cold_ns);
-  if (sound) {
-    const Verdict verdict = Verify(sets_.family(), sets_.problem(), sets_.Get(0).inputs,
-                                   outputs_[0], *expected, sets_.unseen_key());
-    sound = verdict.passed();
-    if (!sound) {
-      Fail(Status::kIncorrect, "unstable",
-           "right when checked, wrong on new content in the same memory: " + verdict.reason);
-    }
+  {
+    std::unique_lock turn(device_turn, std::defer_lock);
+    if (on_device()) turn.lock();
+    if (!RunUnseen(worker, true, unseen_cold_ns_)) return;
   }
-  sound = sound && RunOther(worker, true, cold_ns);
-  // Where cold calls were all new, only the warm ones could be answered from memory.
-  if (new_content_) {
-    sound = sound && RunUnseen(worker, false, warm_ns) && RunOther(worker, false, warm_ns);
-  }
-  sets_.RestoreFirstSet();
   worker_s_ = worker_before_s;  // this scope is counted as judging already
-  return sound && !KeepsResults("cold", cold_ns) && !KeepsResults("warm", warm_ns);
+  const Verdict verdict = Verify(sets_.family(), sets_.problem(), sets_.Get(0).inputs, outputs_[0],
+                                 expected, sets_.unseen_key());
+  if (!verdict.passed()) {
+    return Fail(Status::kIncorrect, "unstable",
+                "right when checked, wrong on new content in the same memory: " + verdict.reason);
+  }
+  // Where cold calls were all new, only the warm ones could be answered from memory.
+  if (new_content_) RunUnseen(worker, false, unseen_warm_ns_);
+  worker_s_ = worker_before_s;
+}
+
+void BackendCase::MeetOthers(WorkerProcess& worker) {
+  const ScopedSeconds wall(wall_s_);
+  const ScopedSeconds timer(judge_s_);
+  const double worker_before_s = worker_s_;
+  const bool answered = RunOther(worker, true, unseen_cold_ns_) &&
+                        (!new_content_ || RunOther(worker, false, unseen_warm_ns_));
+  worker_s_ = worker_before_s;
+  if (answered && !KeepsResults("cold", unseen_cold_ns_)) KeepsResults("warm", unseen_warm_ns_);
 }
 
 // Wholly other content, so that whoever keeps results of similar content gains nothing. A few

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,26 +38,42 @@ class WorkerPool {
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
 };
 
+// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, Close (all with the worker
+// of that repeat), Finish. Cases on devices may be checked, and meet the unseen, side by side.
 class BackendCase {
  public:
-  BackendCase(const PlannedCase& planned, ContentSets& sets, WorkerPool& workers,
-              const RunOptions& options, int most_sets);
+  BackendCase(const PlannedCase& planned, ContentSets& sets, const RunOptions& options,
+              int most_sets);
 
   // Runs every content set once with poisoned outputs and judges it.
-  void Check();
+  void Check(WorkerProcess& worker);
   // One fresh-process timing repeat; the outputs of the last use of every slot are judged again.
-  void Time(int repeat);
+  void Time(WorkerProcess& worker, int repeat);
+  // Results kept for known pointers are wrong on content that nobody has seen, which is now in the
+  // memory of set 0; `expected` is its truth. Calls on a device wait for their turn: what they take
+  // is compared with the timing.
+  void MeetUnseen(WorkerProcess& worker, const Expected& expected, std::mutex& device_turn);
+  // Results kept for known content cost their computation again on new content, which the time
+  // tells. Changes the content of set 0 where a call looks slow. After MeetUnseen.
+  void MeetOthers(WorkerProcess& worker);
+  void Close(WorkerProcess& worker);
   void Finish(const MachineCeilings& ceilings);
 
   // False once the case has failed: there is nothing more to measure.
   bool healthy() const { return result_.status == Status::kPassed; }
+  // Too slow for calls beyond the timing.
+  bool is_slow() const;
+  bool on_device() const { return result_.device != "cpu"; }
   int repeats() const;
+  int repeat() const { return repeat_; }  // the last one: whose worker has the slots
+  const PlannedCase& planned() const { return planned_; }
   CaseResult& result() { return result_; }
 
  private:
   void PostOpen(WorkerProcess& worker);
   void PostSlot(WorkerProcess& worker, std::size_t set, bool run, const std::string& phase);
   bool Collect(WorkerProcess& worker, std::vector<Reply>& replies);
+  ContentSet& GetSet(std::size_t set);
   bool CheckSet(WorkerProcess& worker, std::size_t set);
   bool CheckGuards(std::size_t set);
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
@@ -66,12 +83,10 @@ class BackendCase {
   bool AcceptTiming(Reply& reply, int repeat);
   void KeepClocks(const Reply& reply, int repeat);
   bool CheckClock(const std::vector<Reply>& replies, double wall_s);
-  bool CheckUnseenContent(WorkerProcess& worker);
   bool RunUnseen(WorkerProcess& worker, bool cold, double& run_ns);
   bool RunOther(WorkerProcess& worker, bool cold, double& fastest_ns);
   std::optional<double> MuchFaster(const char* mode, double new_ns) const;
   bool KeepsResults(const char* mode, double fastest_ns);
-  bool on_device() const { return result_.device != "cpu"; }
   void Suspect(const std::string& sub, const std::string& reason);
   bool Accept(const Reply& reply);
   void Fail(Status status, const std::string& sub, const std::string& reason);
@@ -81,15 +96,16 @@ class BackendCase {
 
   const PlannedCase& planned_;
   ContentSets& sets_;
-  WorkerPool& workers_;
   const RunOptions& options_;
   const int most_sets_;
   CaseResult result_;
+  int repeat_ = 0;
   std::vector<Bundle> outputs_;                         // one per checked content set
   std::vector<std::vector<std::string>> output_marks_;  // of the verified outputs
   std::vector<std::string> judged_marks_;               // of those on kJudgedVersion
   bool new_content_ = false;                            // in every cold call of the last repeat
-  double run_ns_ = 0;                                   // slowest checked run
+  double run_ns_ = 0;  // of the checked runs: slowest; on a device fastest
+  double unseen_cold_ns_ = 0, unseen_warm_ns_ = 0;      // fastest calls on new content
   double worker_s_ = 0, judge_s_ = 0;  // inside kernels and preparation; inside Verify
   double wall_s_ = 0;
 };

@@ -183,22 +183,20 @@ bool ContentSets::FillVariation(std::uint64_t key, int variation, Bundle& inputs
 }
 
 ContentSet& ContentSets::Get(std::size_t index) {
+  const std::scoped_lock lock(making_);
   if (sets_.size() <= index) sets_.resize(index + 1);
   if (sets_[index] != nullptr) return *sets_[index];
   auto set = std::make_unique<ContentSet>();
-  {
-    const ScopedSeconds timer(seconds_);
-    set->key = ContentKey(content_id_, kGeneratorVersion, static_cast<int>(first_set_ + index));
-    set->inputs = Bundle::AllocateShared(layouts());
-    set->variation = stored_ != nullptr ? static_cast<int>(index) : 0;
-    const bool varied =
-        set->variation > 0 && FillVariation(set->key, set->variation, set->inputs, set->expected);
-    if (!varied) {
-      set->variation = 0;
-      Fill(*set);
-      if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, set->inputs);
-      set->expected = Expect(set->inputs, set->key);
-    }
+  set->key = ContentKey(content_id_, kGeneratorVersion, static_cast<int>(first_set_ + index));
+  set->inputs = Bundle::AllocateShared(layouts());
+  set->variation = stored_ != nullptr ? static_cast<int>(index) : 0;
+  const bool varied =
+      set->variation > 0 && FillVariation(set->key, set->variation, set->inputs, set->expected);
+  if (!varied) {
+    set->variation = 0;
+    Fill(*set);
+    if (family_.validate_inputs != nullptr) family_.validate_inputs(problem_, set->inputs);
+    set->expected = Expect(set->inputs, set->key);
   }
   set->marks = ChangeMarks(set->inputs);
   sets_[index] = std::move(set);
@@ -206,9 +204,7 @@ ContentSet& ContentSets::Get(std::size_t index) {
 }
 
 const std::vector<std::pair<std::string, std::string>>& ContentSets::InputHashes() {
-  if (input_hashes_.empty()) {
-    input_hashes_ = HashTensors(Get(0).inputs, sparse());
-  }
+  std::call_once(hashed_, [this] { input_hashes_ = HashTensors(Get(0).inputs, sparse()); });
   return input_hashes_;
 }
 
@@ -227,7 +223,6 @@ Expected ContentSets::Expect(const Bundle& inputs, std::uint64_t key) {
 const Expected* ContentSets::SwapInUnseen() {
   if (sparse() || bytes_per_set() > kMostBytes) return nullptr;
   ContentSet& first = Get(0);
-  const ScopedSeconds timer(seconds_);
   unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
   const int variation = stored_ != nullptr ? kUnseenVariation : 0;
   if (unseen_ == nullptr) {
@@ -247,7 +242,6 @@ const Expected* ContentSets::SwapInUnseen() {
 
 bool ContentSets::SwapInOther(int number) {
   ContentSet& first = Get(0);
-  const ScopedSeconds timer(seconds_);
   Fill(ContentKey(content_id_, kGeneratorVersion, kUnseenSet + number),
        stored_ != nullptr ? kUnseenVariation + number : 0, first.inputs);
   try {
@@ -262,7 +256,6 @@ bool ContentSets::SwapInOther(int number) {
 const Expected* ContentSets::SwapInJudged() {
   if (sparse() || bytes_per_set() > kMostBytes || !HasVersions(Get(0).inputs)) return nullptr;
   ContentSet& first = Get(0);
-  const ScopedSeconds timer(seconds_);
   ChangeVersion(first.inputs, kOriginalVersion, kJudgedVersion);
   if (judged_ == nullptr) {
     judged_ = std::make_unique<Expected>(ExpectOther(first.inputs, first.key));
@@ -277,7 +270,6 @@ void ContentSets::SwapOutJudged() {
 }
 
 void ContentSets::RestoreFirstSet() {
-  const ScopedSeconds timer(seconds_);
   Fill(Get(0));
 }
 

@@ -1,8 +1,8 @@
 // The inputs of one workload in several versions of different content, with their truth.
 #pragma once
 
-#include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,19 +11,6 @@
 #include "replay/verify.h"
 
 namespace assay {
-
-// Adds the time of its scope to a total.
-class ScopedSeconds {
- public:
-  explicit ScopedSeconds(double& total) : total_(total) {}
-  ~ScopedSeconds() {
-    total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  double& total_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 struct ContentSet {
   std::uint64_t key = 0;
@@ -53,10 +40,10 @@ class ContentSets {
   std::size_t bytes_per_set() const;
 
   // Makes set `index` on first use (generates, validates, hashes, computes the reference). Throws
-  // what the family's validation throws.
+  // what the family's validation throws. Any thread.
   ContentSet& Get(std::size_t index);
 
-  // SHA-256 of the first set's inputs, computed once.
+  // SHA-256 of the first set's inputs, computed once. Any thread.
   const std::vector<std::pair<std::string, std::string>>& InputHashes();
   // The recorded engine outputs against those of set 0.
   std::vector<EngineError> CompareWithEngine(const Bundle& outputs) const {
@@ -80,8 +67,6 @@ class ContentSets {
   void RestoreFirstSet();
   std::uint64_t unseen_key() const { return unseen_key_; }
 
-  double seconds() const { return seconds_; }  // spent in generation and reference
-
  private:
   std::vector<TensorLayout> layouts() const;
   void Fill(std::uint64_t key, int variation, Bundle& inputs);
@@ -94,11 +79,12 @@ class ContentSets {
   const Problem problem_;
   const std::string content_id_;
   const std::uint64_t first_set_;
-  double seconds_ = 0;
   std::uint64_t unseen_key_ = 0;
   std::unique_ptr<Expected> unseen_, judged_;
   std::unique_ptr<StoredInputs> stored_;  // null = all is generated
+  std::mutex making_;  // of sets_
   std::vector<std::unique_ptr<ContentSet>> sets_;
+  std::once_flag hashed_;
   std::vector<std::pair<std::string, std::string>> input_hashes_;
 };
 

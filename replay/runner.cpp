@@ -73,16 +73,9 @@ class WorkloadRun {
         callbacks_(callbacks),
         stop_(stop) {}
 
-  // Starts to make inputs and references while the workload before this one runs. Only where every
-  // backend computes on a device: a CPU backend would be timed beside it.
+  // Starts to make inputs and references while the workload before this one runs on devices.
   void Prefetch() {
-    const Family* family = cases_.front().family;
-    const bool devices_only =
-        family != nullptr && std::all_of(cases_.begin(), cases_.end(), [&](const PlannedCase& c) {
-          const Backend* backend = family->FindBackend(c.backend);
-          return backend != nullptr && backend->on_device();
-        });
-    if (!devices_only) return;
+    if (cases_.front().family == nullptr) return;
     prefetch_ = std::async(std::launch::async, [this] {
       MakeSets(MemoryLimit(options_) / 2);
       for (int set = 0; set < most_sets_; ++set) sets_->Get(static_cast<std::size_t>(set));
@@ -90,7 +83,9 @@ class WorkloadRun {
     });
   }
 
-  void Run() {
+  // Calls `cores_are_free` once only devices have work left. (A run of CPU backends alone never gets
+  // there: the next workload would have nothing to hide behind.)
+  void Run(const std::function<void()>& cores_are_free) {
     const PlannedCase& first = cases_.front();
     if (first.family == nullptr) {
       return ReportAll(Status::kUnsupported,
@@ -99,7 +94,7 @@ class WorkloadRun {
     try {
       if (prefetch_.valid()) prefetch_.get();
       if (most_sets_ == 0) MakeSets(MemoryLimit(options_));
-      RunKnown();
+      RunKnown(cores_are_free);
     } catch (const Error& error) {
       if (error.fault() != Fault::kInput) throw;
       ReportAll(Status::kInvalidRecord, error.what());
@@ -125,40 +120,90 @@ class WorkloadRun {
         std::min<std::int64_t>(limit / std::max<std::int64_t>(needed_, 1), kContentSets));
   }
 
-  void RunKnown() {
+  void RunKnown(const std::function<void()>& cores_are_free) {
     if (most_sets_ == 0) {
       return ReportAll(Status::kOom, fmt::format("needs {} bytes for one content set, {} are free",
                                                  needed_, limit_));
     }
-    ContentSets& sets = *sets_;
-    std::vector<BackendCase> running;
-    running.reserve(cases_.size());
+    std::vector<std::unique_ptr<BackendCase>> running;
+    std::vector<BackendCase*> hosts, devices;
     for (const PlannedCase& planned : cases_) {
-      running.emplace_back(planned, sets, workers_, options_, most_sets_);
-      if (callbacks_.on_start) callbacks_.on_start(planned, reported_);
-      running.back().Check();
-      if (stop_) return;
+      running.push_back(std::make_unique<BackendCase>(planned, *sets_, options_, most_sets_));
+      (running.back()->on_device() ? devices : hosts).push_back(running.back().get());
     }
-    if (options_.timing) TimeAll(running, sets.Get(0).key);
-    for (BackendCase& one : running) {
+    RunGroup(hosts);
+    if (!devices.empty()) cores_are_free();
+    RunGroup(devices);
+    for (const auto& one : running) {
       if (stop_) return;
-      one.Finish(ceilings_);
-      Report(one.result());
+      one->Finish(ceilings_);
+      Report(one->result());
     }
   }
 
-  void TimeAll(std::vector<BackendCase>& running, std::uint64_t key) {
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      std::vector<std::string> timed;
-      for (BackendCase& one : running) {
-        if (one.healthy() && repeat < one.repeats()) timed.push_back(one.result().backend);
-      }
-      workers_.StartTogether(timed, repeat);
-      for (std::size_t at : ShuffledOrder(running.size(), key, repeat)) {
-        if (stop_) return;
-        if (running[at].healthy() && repeat < running[at].repeats()) running[at].Time(repeat);
+  // Backends of the host, or those of devices: checked, timed interleaved, then shown new content.
+  void RunGroup(const std::vector<BackendCase*>& group) {
+    ForEach(group, [](BackendCase& one, WorkerProcess& worker) { one.Check(worker); });
+    if (options_.timing) TimeAll(group);
+    if (options_.timing) ShowNewContent(group);
+  }
+
+  // work(case, its worker) for all healthy cases: for devices side by side, because most of the work
+  // is the runner's and the transfers'. CPU backends get all cores, one after the other.
+  template <class Work>
+  void ForEach(const std::vector<BackendCase*>& group, const Work& work) {
+    std::vector<std::future<void>> devices;
+    for (BackendCase* one : group) {
+      if (stop_ || !one->healthy()) continue;
+      if (callbacks_.on_start) callbacks_.on_start(one->planned(), reported_);
+      WorkerProcess& worker = WorkerOf(*one);  // not in the thread: a worker dies with who started it
+      if (one->on_device()) {
+        devices.push_back(std::async(std::launch::async, [&, one] { work(*one, worker); }));
+      } else {
+        work(*one, worker);
       }
     }
+    for (std::future<void>& device : devices) device.get();
+  }
+
+  WorkerProcess& WorkerOf(const BackendCase& one) {
+    return workers_.Get(one.planned().backend, one.repeat());
+  }
+
+  void TimeAll(const std::vector<BackendCase*>& group) {
+    for (int repeat = 0; repeat < options_.repeats && !stop_; ++repeat) {
+      std::vector<BackendCase*> timed;
+      std::vector<std::string> backends;
+      for (std::size_t at : ShuffledOrder(group.size(), sets_->Get(0).key, repeat)) {
+        if (!group[at]->healthy() || repeat >= group[at]->repeats()) continue;
+        timed.push_back(group[at]);
+        backends.push_back(group[at]->planned().backend);
+      }
+      workers_.StartTogether(backends, repeat);
+      for (BackendCase* one : timed) {
+        if (stop_) return;
+        one->Time(workers_.Get(one->planned().backend, repeat), repeat);
+      }
+    }
+  }
+
+  // Content that no backend has seen, in the memory that all of them know.
+  void ShowNewContent(const std::vector<BackendCase*>& group) {
+    const bool wanted = std::any_of(group.begin(), group.end(), [](const BackendCase* one) {
+      return one->healthy() && !one->is_slow();
+    });
+    const Expected* expected = wanted && !stop_ ? sets_->SwapInUnseen() : nullptr;
+    if (expected != nullptr) {
+      std::mutex device_turn;
+      ForEach(group, [&](BackendCase& one, WorkerProcess& worker) {
+        if (!one.is_slow()) one.MeetUnseen(worker, *expected, device_turn);
+      });
+      for (BackendCase* one : group) {
+        if (!stop_ && one->healthy() && !one->is_slow()) one->MeetOthers(WorkerOf(*one));
+      }
+      sets_->RestoreFirstSet();
+    }
+    ForEach(group, [](BackendCase& one, WorkerProcess& worker) { one.Close(worker); });
   }
 
   void ReportAll(Status status, const std::string& reason) {
@@ -254,7 +299,7 @@ class SideBySide {
     WorkerPool workers(options, stop_);
     try {
       for (std::size_t w = next_++; w < workloads_.size() && !stop_; w = next_++) {
-        WorkloadRun(workloads_[w], workers, options, ceilings_, callbacks_, stop_).Run();
+        WorkloadRun(workloads_[w], workers, options, ceilings_, callbacks_, stop_).Run([] {});
       }
     } catch (...) {
       next_ = workloads_.size();
@@ -322,11 +367,10 @@ void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
   for (std::size_t w = 0; w < workloads.size() && !stop; ++w) {
     if (run == nullptr) run = start(workloads[w]);
     std::unique_ptr<WorkloadRun> next;
-    if (w + 1 < workloads.size()) {
-      next = start(workloads[w + 1]);
-      next->Prefetch();
-    }
-    run->Run();
+    if (w + 1 < workloads.size()) next = start(workloads[w + 1]);
+    run->Run([&] {
+      if (next != nullptr) next->Prefetch();
+    });
     run = std::move(next);
   }
 }

@@ -55,7 +55,8 @@ struct RunCallbacks {
   std::function<void(const CaseResult&)> on_result;  // an exception from here ends the run
 };
 
-// Runs the plan in order; cases of one workload are checked together and timed interleaved. Returns
+// Runs the plan in order. Of one workload the CPU backends come first, then those on devices; each of
+// the two groups is checked (devices side by side), timed interleaved and shown new content. Returns
 // early, between cases, once `stop` is true; the case in flight is dropped.
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
               const MachineCeilings& ceilings, const RunCallbacks& callbacks,

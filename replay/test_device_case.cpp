@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "replay/fake_accelerator.h"
@@ -62,8 +64,35 @@ TEST(DeviceCase, EveryFaultIsAResultWithItsName) {
       {"gpu_plans_by_content", Status::kIncorrect, "unstable", "new content"},
       {"gpu_out_of_memory", Status::kOom, "", "needs 4096 bytes of device memory"},
   };
+  std::vector<std::string> together = {"gpu_good"};
   for (const ExpectedFault& expected : expectations) {
     ExpectFault(expected, RunOne(expected.backend));
+    together.push_back(expected.backend);
+  }
+  // Side by side, each is judged as if it were alone.
+  for (const CaseResult& result : RunAll(together)) {
+    const auto expected =
+        std::find_if(std::begin(expectations), std::end(expectations),
+                     [&](const ExpectedFault& fault) { return fault.backend == result.backend; });
+    if (expected != std::end(expectations)) {
+      ExpectFault(*expected, result);
+    } else {
+      EXPECT_EQ(result.status, Status::kPassed) << result.reason;
+    }
+  }
+}
+
+TEST(DeviceCase, HostBackendsBesideThemAreTimedAndTheNextWorkloadIsRight) {
+  RunOptions options = QuickOptions();
+  options.backends = {"good", "gpu_good"};
+  const auto results =
+      RunSuite(FaultyRegistry(),
+               {FaultySum(1000, "u-1"), FaultySum(13, "u-2"), FaultySum(500, "u-3")}, options);
+  ASSERT_EQ(results.size(), 6u);
+  for (const CaseResult& result : results) {
+    const bool unlucky = result.uuid == "u-2";
+    EXPECT_EQ(result.status, unlucky ? Status::kInvalidRecord : Status::kPassed) << result.reason;
+    EXPECT_EQ(result.timing.size(), unlucky ? 0u : 4u) << result.uuid << result.backend;
   }
 }
 

@@ -1,5 +1,6 @@
 """The shared memory of one content set: tensors between guard bytes (docs/worker-protocol.md)."""
 import errno
+import fcntl
 import math
 import mmap
 import os
@@ -19,7 +20,8 @@ def payload_bytes(dtype, shape):
 
 
 class HostTensor:
-    """A row-major tensor in host memory. `memory` is a writable memoryview of its bytes."""
+    """A row-major tensor in host memory. `memory` is a memoryview of its bytes; that of a GPU peer's input is
+    read-only."""
 
     def __init__(self, name, dtype, shape, memory):
         self.name, self.dtype, self.shape, self.memory = name, dtype, tuple(shape), memory
@@ -67,7 +69,9 @@ class Bundle:
         found = os.fstat(fd).st_size
         if found < self.size:  # touching a page behind the end of the file would kill the process
             raise ValueError(f"shared memory for tensors has {found} bytes, not {self.size}")
-        self.memory = memoryview(mmap.mmap(fd, self.size))
+        read_only = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        access = mmap.ACCESS_READ if read_only else mmap.ACCESS_DEFAULT
+        self.memory = memoryview(mmap.mmap(fd, self.size, access=access))
         self.tensors = {}
         for layout in layouts:
             name, (first, size) = layout["name"], self.places[layout["name"]]

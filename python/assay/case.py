@@ -1,5 +1,4 @@
 """One case: a peer on the content sets of a workload, in host memory or on the GPU."""
-import gc
 import importlib
 import os
 import resource
@@ -141,8 +140,6 @@ class Case:
             except Exception as error:
                 raise Failure("unsupported", "", f"the Python package '{package}' does not import: "
                               f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
-        if not gc.get_freeze_count():  # imported modules are a million objects: no need to look at them again
-            gc.freeze()
         self.gpu = find_gpu() if self.peer.device == "cuda" else None
         self.slots = []
 

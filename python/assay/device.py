@@ -153,7 +153,9 @@ class DeviceBundle:
         self.gpu, self.host = gpu, host
         torch = gpu.torch
         self.arena = torch.empty(host.size, dtype=torch.uint8, device="cuda")
-        self.bytes = torch.frombuffer(host.memory, dtype=torch.uint8)
+        with warnings.catch_warnings():  # inputs are read-only, and are only read
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            self.bytes = torch.frombuffer(host.memory, dtype=torch.uint8)
         self.tensors = {}
         for name, tensor in host.tensors.items():
             first, size = host.places[name]

@@ -63,6 +63,7 @@ class Service:
     def __init__(self, channel, peers):
         self.channel, self.peers = channel, peers
         self.case, self.gpu, self.nvml = None, None, None
+        self.opened, self.closed_one = False, False  # a case, whatever became of it
         self.busy_since = None  # when the next request began to wait, if that was before it was read
         self.ending = False  # the process cannot go on: the GPU's context is lost, or the state of torch is
 
@@ -84,8 +85,13 @@ class Service:
         return self.gpu
 
     def close_case(self):
-        self.case = None
+        if not self.opened:
+            return
+        self.case, self.opened = None, False
         gc.collect()
+        if not self.closed_one:  # what is left are libraries, a million objects: no need to look at them again
+            gc.freeze()
+            self.closed_one = True
         set_memory_limit(resource.RLIM_INFINITY)
         if self.gpu is not None:
             self.gpu.give_memory_back()
@@ -98,6 +104,7 @@ class Service:
             if operation in ("open", "close"):
                 self.close_case()
                 if operation == "open":
+                    self.opened = True
                     self.case = Case(self.peers, request, self.find_gpu)
                 elif has_children():
                     raise Failure("failed", "child", "the peer left a child process running")
