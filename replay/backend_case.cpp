@@ -64,8 +64,7 @@ void MergeCheck(OutputCheck& kept, const OutputCheck& next, const std::vector<Gr
 }
 
 FileDescriptor ReopenReadOnly(int fd) {
-  FileDescriptor reopened(
-      open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  FileDescriptor reopened(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
   if (reopened.get() < 0) {
     throw Error(Fault::kDevice,
                 fmt::format("cannot open shared memory for reading: {}", std::strerror(errno)));

@@ -38,8 +38,9 @@ class WorkerPool {
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
 };
 
-// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, Close (all with the worker
-// of that repeat), Finish. Cases on devices may be checked, and meet the unseen, side by side.
+// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, Close (all with the
+// worker of that repeat), Finish. Cases on devices may be checked, and meet the unseen, side by
+// side.
 class BackendCase {
  public:
   BackendCase(const PlannedCase& planned, ContentSets& sets, const RunOptions& options,
@@ -105,8 +106,8 @@ class BackendCase {
   std::vector<std::string> judged_marks_;               // of those on kJudgedVersion
   bool new_content_ = false;                            // in every cold call of the last repeat
   double run_ns_ = 0;  // of the checked runs: slowest; on a device fastest
-  double unseen_cold_ns_ = 0, unseen_warm_ns_ = 0;      // fastest calls on new content
-  double worker_s_ = 0, judge_s_ = 0;  // inside kernels and preparation; inside Verify
+  double unseen_cold_ns_ = 0, unseen_warm_ns_ = 0;  // fastest calls on new content
+  double worker_s_ = 0, judge_s_ = 0;               // inside kernels and preparation; inside Verify
   double wall_s_ = 0;
 };
 

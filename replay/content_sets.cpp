@@ -269,9 +269,7 @@ void ContentSets::SwapOutJudged() {
   ChangeVersion(Get(0).inputs, kJudgedVersion, kOriginalVersion);
 }
 
-void ContentSets::RestoreFirstSet() {
-  Fill(Get(0));
-}
+void ContentSets::RestoreFirstSet() { Fill(Get(0)); }
 
 std::string ContentSets::CheckUntouched(std::size_t index) {
   ContentSet& set = Get(index);

@@ -82,7 +82,7 @@ class ContentSets {
   std::uint64_t unseen_key_ = 0;
   std::unique_ptr<Expected> unseen_, judged_;
   std::unique_ptr<StoredInputs> stored_;  // null = all is generated
-  std::mutex making_;  // of sets_
+  std::mutex making_;                     // of sets_
   std::vector<std::unique_ptr<ContentSet>> sets_;
   std::once_flag hashed_;
   std::vector<std::pair<std::string, std::string>> input_hashes_;

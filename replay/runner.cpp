@@ -83,8 +83,8 @@ class WorkloadRun {
     });
   }
 
-  // Calls `cores_are_free` once only devices have work left. (A run of CPU backends alone never gets
-  // there: the next workload would have nothing to hide behind.)
+  // Calls `cores_are_free` once only devices have work left. (A run of CPU backends alone never
+  // gets there: the next workload would have nothing to hide behind.)
   void Run(const std::function<void()>& cores_are_free) {
     const PlannedCase& first = cases_.front();
     if (first.family == nullptr) {
@@ -148,15 +148,16 @@ class WorkloadRun {
     if (options_.timing) ShowNewContent(group);
   }
 
-  // work(case, its worker) for all healthy cases: for devices side by side, because most of the work
-  // is the runner's and the transfers'. CPU backends get all cores, one after the other.
+  // work(case, its worker) for all healthy cases: for devices side by side, because most of the
+  // work is the runner's and the transfers'. CPU backends get all cores, one after the other.
   template <class Work>
   void ForEach(const std::vector<BackendCase*>& group, const Work& work) {
     std::vector<std::future<void>> devices;
     for (BackendCase* one : group) {
       if (stop_ || !one->healthy()) continue;
       if (callbacks_.on_start) callbacks_.on_start(one->planned(), reported_);
-      WorkerProcess& worker = WorkerOf(*one);  // not in the thread: a worker dies with who started it
+      WorkerProcess& worker =
+          WorkerOf(*one);  // not in the thread: a worker dies with who started it
       if (one->on_device()) {
         devices.push_back(std::async(std::launch::async, [&, one] { work(*one, worker); }));
       } else {

@@ -55,9 +55,9 @@ struct RunCallbacks {
   std::function<void(const CaseResult&)> on_result;  // an exception from here ends the run
 };
 
-// Runs the plan in order. Of one workload the CPU backends come first, then those on devices; each of
-// the two groups is checked (devices side by side), timed interleaved and shown new content. Returns
-// early, between cases, once `stop` is true; the case in flight is dropped.
+// Runs the plan in order. Of one workload the CPU backends come first, then those on devices; each
+// of the two groups is checked (devices side by side), timed interleaved and shown new content.
+// Returns early, between cases, once `stop` is true; the case in flight is dropped.
 void RunCases(const std::vector<PlannedCase>& plan, const RunOptions& options,
               const MachineCeilings& ceilings, const RunCallbacks& callbacks,
               const std::atomic<bool>& stop);
