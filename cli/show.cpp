@@ -40,10 +40,14 @@ void Show(const ShowFlags& flags) {
   const Ledger ledger = Ledger::Open(flags.ledger, Ledger::Mode::kReadOnly);
   if (flags.runs) return ShowRuns(ledger);
   const RunInfo run = FindRun(ledger, flags.run);
-  const RunReport report{run, ledger.CeilingsOf(run.id), ledger.Cases(run.id), {}};
   const TerminalOptions options{.width = std::min(100, TerminalWidth(1)), .colour = UseColor(1)};
+  if (!flags.json && flags.uuid.empty()) {  // everything that tables need is in the rows
+    fmt::print("{}", TerminalReport(Analyse(ledger.Rows(run.id)), options));
+    return;
+  }
+  const RunReport report{run, ledger.CeilingsOf(run.id), ledger.Cases(run.id), {}};
   if (!flags.uuid.empty()) return ShowCases(report, flags.uuid, options);
-  fmt::print("{}", flags.json ? RunToJson(report) + "\n" : TerminalReport(report, options));
+  fmt::print("{}\n", RunToJson(report));
 }
 
 }  // namespace

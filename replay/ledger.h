@@ -20,19 +20,28 @@ inline constexpr int kLedgerVersion = 1;
 // What `--resume` compares: a case with the same uuid, backend and build is not run again.
 using CaseKey = std::tuple<std::string, std::string, std::string>;
 
-// What tables and filters need of a case: everything but the samples and the per-output checks.
+// What tables and filters need of a case: everything but the samples and, of cases that passed, the
+// checks of single outputs.
 struct CaseRow {
   std::string uuid, definition, family, backend, model, phase, request;
   Axes axes;
   Status status = Status::kPassed;
-  std::string sub, reason, grade;
+  std::string sub, reason, grade, input_source;
   std::vector<std::string> flags;
   double share_checked = 0;
+  // The largest of all outputs, where NaN is more than any number; empty = nothing was checked.
+  std::optional<double> budget_used;
+  // Failures only: the output that explains the verdict (see WorstOutput), and the failed checks.
+  std::optional<OutputCheck> worst;
+  std::vector<Finding> failed_findings;
   std::vector<TimingSummary> timing;  // as Summarize gives it; empty = not timed
   Floor floor;
   double setup_ms = 0, seconds = 0, overhead_ms = 0;
 };
 CaseRow RowOf(const CaseResult& result);
+std::vector<CaseRow> RowsOf(const std::vector<CaseResult>& results);  // on all cores
+// The output with a problem or mismatches and the largest budget; null when nothing was checked.
+const OutputCheck* WorstOutput(const CaseResult& result);
 
 class Ledger {
  public:

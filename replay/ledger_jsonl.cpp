@@ -102,11 +102,7 @@ class JsonlStore : public Ledger::Store {
     return cases;
   }
 
-  std::vector<CaseRow> Rows(const std::string& run_id) override {
-    std::vector<CaseRow> rows;
-    for (const CaseResult& result : Cases(run_id)) rows.push_back(RowOf(result));
-    return rows;
-  }
+  std::vector<CaseRow> Rows(const std::string& run_id) override { return RowsOf(Cases(run_id)); }
 
   Ceilings CeilingsOf(const std::string& run_id) override {
     Ceilings ceilings;

@@ -2,6 +2,7 @@
 // result but for the samples, which are blobs of little-endian doubles (nanoseconds), one a series.
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,17 @@ namespace {
 
 // "ASAY": tells a ledger from other SQLite files.
 constexpr std::int64_t kApplicationId = 0x41534159;
+
+// 2 added the columns of kAdded. Older files are read, and get the columns when something is
+// appended; cases from before have NULL there, and their rows are made of their JSON and samples.
+constexpr std::int64_t kTables = 2;
+constexpr const char* kAdded = R"sql(
+ALTER TABLE cases ADD COLUMN input_source TEXT;
+ALTER TABLE cases ADD COLUMN outputs_checked INTEGER;
+ALTER TABLE cases ADD COLUMN budget_used REAL;
+ALTER TABLE timings ADD COLUMN ratio_low_ns REAL;
+ALTER TABLE timings ADD COLUMN ratio_high_ns REAL;
+)sql";
 
 constexpr const char* kSchema = R"sql(
 CREATE TABLE runs (
@@ -67,10 +79,11 @@ std::optional<double> OptionalReal(const SqliteStatement& row, int column) {
   return row.Real(column);
 }
 
-// Columns 0..13 in the order of kTimingColumns.
+// Columns 0..15 in the order of kTimingColumns.
 constexpr const char* kTimingColumns =
     "timings.mode, repeats, n, timings.median_ns, timings.ci_low_ns, timings.ci_high_ns, spread, "
-    "min_ns, max_ns, mean_ns, p90_ns, p95_ns, p99_ns, noisy";
+    "min_ns, max_ns, mean_ns, p90_ns, p95_ns, p99_ns, noisy, "
+    "ratio_low_ns, ratio_high_ns";
 
 TimingSummary SummaryFrom(const SqliteStatement& row) {
   TimingSummary summary;
@@ -88,12 +101,16 @@ TimingSummary SummaryFrom(const SqliteStatement& row) {
   summary.p95_ns = OptionalReal(row, 11);
   summary.p99_ns = OptionalReal(row, 12);
   summary.noisy = row.Integer(13) != 0;
+  if (!row.IsNull(14)) summary.ratio_side = Interval{row.Real(14), row.Real(15)};
   return summary;
 }
 
 constexpr const char* kRowColumns =
     "id, uuid, definition, family, backend, model, phase, request, axes, status, sub, reason, "
-    "grade, flags, share_checked, flops, bytes, floor_ns, bound, setup_ms, seconds, overhead_ms";
+    "grade, flags, share_checked, flops, bytes, floor_ns, bound, setup_ms, seconds, overhead_ms, "
+    "input_source, outputs_checked, budget_used";
+
+constexpr int kInputSource = 22;  // its number in kRowColumns; NULL = a case without kAdded
 
 CaseRow RowFrom(const SqliteStatement& row) {
   CaseRow result;
@@ -121,6 +138,10 @@ CaseRow RowFrom(const SqliteStatement& row) {
   result.setup_ms = row.Real(column++);
   result.seconds = row.Real(column++);
   result.overhead_ms = row.Real(column++);
+  result.input_source = row.Text(column++);
+  if (row.Integer(column++) > 0) {
+    result.budget_used = OptionalReal(row, column).value_or(std::nan(""));  // NULL: was NaN
+  }
   return result;
 }
 
@@ -128,14 +149,17 @@ class SqliteStore : public Ledger::Store {
  public:
   SqliteStore(const std::string& path, Ledger::Mode mode)
       : database_(path, DatabaseMode(path, mode)) {
-    const bool fresh = CheckIdentity();
+    const std::int64_t tables = CheckIdentity();
+    const bool fresh = tables == 0;
+    has_added_ = tables >= kTables;
     if (mode == Ledger::Mode::kReadOnly) {
       if (fresh) BadInput(path + " is not an assay ledger: it is an empty database");
       return;
     }
     database_.EnableWal();
     database_.Execute("PRAGMA foreign_keys=ON");
-    if (fresh) CreateTables();
+    if (!has_added_) CreateTables();
+    has_added_ = true;
   }
 
   void BeginRun(const RunInfo& run, const Ceilings& ceilings) override {
@@ -199,12 +223,14 @@ class SqliteStore : public Ledger::Store {
   }
 
   std::vector<CaseRow> Rows(const std::string& run_id) override {
+    if (!has_added_) return RowsOf(Cases(run_id));
     std::vector<CaseRow> result;
     std::vector<std::int64_t> ids;
     SqliteStatement rows(database_, std::string("SELECT ") + kRowColumns +
                                         " FROM cases WHERE run_id = ? ORDER BY id");
     rows.Bind(run_id);
     while (rows.Step()) {
+      if (rows.IsNull(kInputSource)) return RowsOf(Cases(run_id));
       ids.push_back(rows.Integer(0));
       result.push_back(RowFrom(rows));
     }
@@ -216,11 +242,12 @@ class SqliteStore : public Ledger::Store {
     timings.Bind(run_id);
     std::size_t at = 0;
     while (timings.Step()) {
-      while (at < ids.size() && ids[at] < timings.Integer(14)) ++at;
-      if (at < ids.size() && ids[at] == timings.Integer(14)) {
+      while (at < ids.size() && ids[at] < timings.Integer(16)) ++at;
+      if (at < ids.size() && ids[at] == timings.Integer(16)) {
         result[at].timing.push_back(SummaryFrom(timings));
       }
     }
+    ExplainFailures(ids, result);
     return result;
   }
 
@@ -256,8 +283,21 @@ class SqliteStore : public Ledger::Store {
   }
 
  private:
-  // Throws unless the file is ours and of a known version; true when it is still empty.
-  bool CheckIdentity() {
+  // What went wrong is in the JSON of a case only; most cases have nothing to explain.
+  void ExplainFailures(const std::vector<std::int64_t>& ids, std::vector<CaseRow>& rows) {
+    SqliteStatement text(database_, "SELECT json FROM cases WHERE id = ?");
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!IsFailure(rows[i].status)) continue;
+      text.Bind(ids[i]);
+      if (!text.Step()) continue;
+      CaseRow whole = RowOf(CaseResultFromJson(text.Text(0)));
+      rows[i].worst = std::move(whole.worst);
+      rows[i].failed_findings = std::move(whole.failed_findings);
+    }
+  }
+
+  // The version of the file's tables, 0 when it is still empty; throws unless it is ours and known.
+  std::int64_t CheckIdentity() {
     // One statement sees one state of the file: another process may be creating the tables.
     SqliteStatement identity(database_,
                              "SELECT (SELECT application_id FROM pragma_application_id), "
@@ -267,23 +307,26 @@ class SqliteStore : public Ledger::Store {
     const std::int64_t application = identity.Integer(0);
     const std::int64_t version = identity.Integer(1);
     const std::int64_t objects = identity.Integer(2);
-    if (application == 0 && version == 0 && objects == 0) return true;
+    if (application == 0 && version == 0 && objects == 0) return 0;
     if (application != kApplicationId) {
       BadInput(database_.path() + " is not an assay ledger, but some other SQLite database");
     }
-    if (version > kLedgerVersion) {
-      BadInput("ledger " + NewerVersionMessage(database_.path(), version));
+    if (version > kTables) {
+      BadInput("ledger " + NewerVersionMessage(database_.path(), version, kTables));
     }
-    return false;
+    return version;
   }
 
+  // Creates the tables of an empty file, or adds what an older one lacks.
   void CreateTables() {
     SqliteTransaction transaction(database_);
     // Another process may have been faster.
-    if (!CheckIdentity()) return;
-    database_.Execute(kSchema);
+    const std::int64_t tables = CheckIdentity();
+    if (tables == kTables) return;
+    if (tables == 0) database_.Execute(kSchema);
+    database_.Execute(kAdded);
     database_.Execute("PRAGMA application_id = " + std::to_string(kApplicationId));
-    database_.Execute("PRAGMA user_version = " + std::to_string(kLedgerVersion));
+    database_.Execute("PRAGMA user_version = " + std::to_string(kTables));
     transaction.Commit();
   }
 
@@ -295,8 +338,9 @@ class SqliteStore : public Ledger::Store {
         database_,
         "INSERT INTO cases(run_id, uuid, definition, family, backend, model, phase, request, axes, "
         "status, sub, reason, flags, grade, share_checked, mode, median_ns, ci_low_ns, ci_high_ns, "
-        "flops, bytes, floor_ns, bound, setup_ms, seconds, overhead_ms, json) "
-        "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+        "flops, bytes, floor_ns, bound, setup_ms, seconds, overhead_ms, json, "
+        "input_source, outputs_checked, budget_used) "
+        "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
     insert.Bind(run_id, result.uuid, result.definition, result.family, result.backend, result.model,
                 result.phase, result.request, AxesToJson(result.axes), StatusName(result.status),
                 result.sub, result.reason, FlagsToJson(result.flags), result.correctness.grade(),
@@ -305,17 +349,23 @@ class SqliteStore : public Ledger::Store {
                 headline ? OptionalNs(headline->ci_low_ns) : std::nullopt,
                 headline ? OptionalNs(headline->ci_high_ns) : std::nullopt, result.floor.flops,
                 result.floor.bytes, result.floor.ns, result.floor.bound, result.setup_ms,
-                result.seconds, result.overhead_ms, CaseResultToJsonWithoutSamples(result, run_id));
+                result.seconds, result.overhead_ms, CaseResultToJsonWithoutSamples(result, run_id),
+                result.input_source, static_cast<std::int64_t>(result.correctness.outputs.size()),
+                BudgetUsed(result.correctness));
     insert.Run();
   }
 
   void InsertTimings(std::int64_t case_id, const CaseResult& result) {
-    SqliteStatement insert(database_, "INSERT INTO timings VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    SqliteStatement insert(database_,
+                           "INSERT INTO timings VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    using OptionalNs = std::optional<double>;
     for (const TimingSummary& summary : Summarize(result.timing)) {
+      const std::optional<Interval>& side = summary.ratio_side;
       insert.Bind(case_id, summary.mode, summary.repeats, summary.samples, summary.median_ns,
                   summary.ci_low_ns, summary.ci_high_ns, summary.spread, summary.min_ns,
                   summary.max_ns, summary.mean_ns, summary.p90_ns, summary.p95_ns, summary.p99_ns,
-                  summary.noisy ? 1 : 0);
+                  summary.noisy ? 1 : 0, side ? OptionalNs(side->low) : std::nullopt,
+                  side ? OptionalNs(side->high) : std::nullopt);
       insert.Run();
     }
   }
@@ -331,6 +381,7 @@ class SqliteStore : public Ledger::Store {
   }
 
   SqliteDatabase database_;
+  bool has_added_ = false;  // the columns of kAdded
 };
 
 }  // namespace

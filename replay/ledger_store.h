@@ -52,6 +52,9 @@ std::string AxesToJson(const Axes& axes);
 Axes AxesFromJson(std::string_view json);
 
 // The sentence for a ledger from the future.
-std::string NewerVersionMessage(const std::string& path, std::int64_t version);
+std::string NewerVersionMessage(const std::string& path, std::int64_t version,
+                                std::int64_t known = kLedgerVersion);
+// The largest of all outputs as in CaseRow.
+std::optional<double> BudgetUsed(const Correctness& correctness);
 
 }  // namespace assay

@@ -35,6 +35,9 @@ constexpr std::array kStatuses = {
 constexpr std::array<std::string_view, 8> kGradesByLooseness = {
     "exact", "checks", "fp32", "strict", "captured", "flash", "chunk", "gdn_state"};
 
+// Each side of a ratio is known to 97.5 %, so that both together are to 95 %.
+constexpr double kSideConfidence = 0.975;
+
 std::size_t Looseness(std::string_view grade) {
   const auto it = std::find(kGradesByLooseness.begin(), kGradesByLooseness.end(), grade);
   return static_cast<std::size_t>(std::distance(kGradesByLooseness.begin(), it));
@@ -43,12 +46,14 @@ std::size_t Looseness(std::string_view grade) {
 TimingSummary SummarizeMode(const std::string& mode, const std::vector<TimingSeries>& timing) {
   TimingSummary summary;
   summary.mode = mode;
-  std::vector<double> pooled, medians;
+  std::vector<double> pooled, medians, middles;  // nearest-rank medians; means of the middle two
   for (const TimingSeries& series : timing) {
     if (series.mode != mode) continue;
     summary.noisy = summary.noisy || series.stop != "converged";
     if (series.samples_ns.empty()) continue;
-    medians.push_back(QuantileSorted(Sorted(series.samples_ns), 0.5));
+    const std::vector<double> sorted = Sorted(series.samples_ns);
+    medians.push_back(QuantileSorted(sorted, 0.5));
+    middles.push_back(Median(sorted));
     pooled.insert(pooled.end(), series.samples_ns.begin(), series.samples_ns.end());
   }
   if (pooled.empty()) return summary;
@@ -64,6 +69,11 @@ TimingSummary SummarizeMode(const std::string& mode, const std::vector<TimingSer
   const auto interval = OrderStatisticInterval(pooled, 0.5);
   summary.ci_low_ns = interval ? interval->low : summary.min_ns;
   summary.ci_high_ns = interval ? interval->high : summary.max_ns;
+  if (const auto side = OrderStatisticInterval(pooled, 0.5, kSideConfidence)) {
+    const auto [least, most] = std::minmax_element(middles.begin(), middles.end());
+    summary.ratio_side = Interval{std::min({side->low, *least, summary.median_ns}),
+                                  std::max({side->high, *most, summary.median_ns})};
+  }
   // Without a two-sided interval (n < 36, 72, 368) a percentile would just be the maximum.
   const auto percentile = [&](double q) -> std::optional<double> {
     if (!OrderStatisticInterval(pooled, q)) return std::nullopt;
@@ -88,6 +98,11 @@ std::optional<Status> ParseStatus(std::string_view name) {
     if (row.name == name) return row.status;
   }
   return std::nullopt;
+}
+
+bool IsFailure(Status status) {
+  return status != Status::kPassed && status != Status::kUnsupported &&
+         status != Status::kPendingAudit;
 }
 
 std::string Correctness::grade() const {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/stats.h"
 #include "cuda/ceilings.h"
 #include "ops/family.h"
 
@@ -29,6 +30,8 @@ enum class Status {
 
 const char* StatusName(Status status);  // "passed", "incorrect", ...
 std::optional<Status> ParseStatus(std::string_view name);
+// A verdict that needs somebody's attention: not passed, not merely unsupported or unaudited.
+bool IsFailure(Status status);
 
 // The element that used most of its tolerance.
 struct WorstElement {
@@ -84,7 +87,11 @@ struct TimingSummary {
   double median_ns = 0;                  // median of the repeats' medians
   double ci_low_ns = 0, ci_high_ns = 0;  // 95 % order-statistic interval of the pooled median; the
                                          // whole range when fewer than 6 samples give none
-  double spread = 1;                     // max / min of the repeats' medians
+  // Where the median lies, to 97.5 %, for ratios of two backends: the order-statistic interval of
+  // all samples, widened to the medians of the single repeats, since processes differ by more than
+  // samples within one do. Empty with too few samples.
+  std::optional<Interval> ratio_side;
+  double spread = 1;  // max / min of the repeats' medians
   double min_ns = 0, max_ns = 0, mean_ns = 0;
   std::optional<double> p90_ns, p95_ns, p99_ns;  // only where a two-sided interval exists
   bool noisy = false;                            // some repeat did not stop by convergence

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -166,8 +167,37 @@ TEST_P(LedgerTest, RowsAgreeWithCases) {
       EXPECT_EQ(std::tie(a.spread, a.min_ns, a.max_ns, a.mean_ns, a.p90_ns, a.p95_ns, a.p99_ns),
                 std::tie(b.spread, b.min_ns, b.max_ns, b.mean_ns, b.p90_ns, b.p95_ns, b.p99_ns));
       EXPECT_EQ(a.noisy, b.noisy);
+      ASSERT_TRUE(a.ratio_side && b.ratio_side);
+      EXPECT_EQ(std::tie(a.ratio_side->low, a.ratio_side->high),
+                std::tie(b.ratio_side->low, b.ratio_side->high));
     }
+    EXPECT_EQ(std::tie(got.input_source, got.budget_used),
+              std::tie(wanted.input_source, wanted.budget_used));
   }
+}
+
+TEST_P(LedgerTest, RowsOfFailuresExplainThem) {
+  CaseResult failed = FullCase(0);
+  failed.status = Status::kIncorrect;
+  failed.correctness.outputs.push_back(failed.correctness.outputs[0]);
+  failed.correctness.outputs[1].output = "worst";
+  failed.correctness.outputs[1].mismatches = 7;
+  failed.correctness.outputs[1].budget_used = std::nan("");
+  failed.correctness.findings.push_back({"constant_v", false, 2, 1, "O[3] = 2"});
+  Ledger ledger = Append();
+  ledger.BeginRun(TestRun("r"), {});
+  ledger.Add("r", failed);
+  CaseResult unchecked = FullCase(1);
+  unchecked.correctness = {};
+  ledger.Add("r", unchecked);
+  const auto rows = ledger.Rows("r");
+  ASSERT_TRUE(rows[0].worst && rows[0].budget_used);
+  EXPECT_EQ(rows[0].worst->output, "worst");
+  EXPECT_EQ(rows[0].worst->mismatches, 7);
+  EXPECT_TRUE(std::isnan(*rows[0].budget_used));
+  ASSERT_EQ(rows[0].failed_findings.size(), 1u);
+  EXPECT_EQ(rows[0].failed_findings[0].detail, "O[3] = 2");
+  EXPECT_FALSE(rows[1].budget_used || rows[1].worst);
 }
 
 TEST_P(LedgerTest, DoneNamesCasesOfTheSameBuildOnly) {
@@ -418,11 +448,44 @@ INSTANTIATE_TEST_SUITE_P(Files, SqliteLedgerTest, testing::Values(".sqlite"));
 
 TEST_P(SqliteLedgerTest, NewerVersionIsRefused) {
   Append();
-  SqliteDatabase(path_, SqliteDatabase::Mode::kReadWrite).Execute("PRAGMA user_version = 2");
+  SqliteDatabase(path_, SqliteDatabase::Mode::kReadWrite).Execute("PRAGMA user_version = 3");
   for (const auto mode : {Ledger::Mode::kReadOnly, Ledger::Mode::kAppend}) {
     EXPECT_THAT(MessageOf([&] { Ledger::Open(path_, mode); }, Fault::kInput),
-                HasSubstr("newer assay (ledger version 2, this one reads up to 1)"));
+                HasSubstr("newer assay (ledger version 3, this one reads up to 2)"));
   }
+}
+
+// A ledger of the first table version: as it was before ratio intervals and budgets had columns.
+void MakeOld(const std::string& path) {
+  SqliteDatabase database(path, SqliteDatabase::Mode::kReadWrite);
+  for (const char* column : {"cases DROP COLUMN input_source", "cases DROP COLUMN outputs_checked",
+                             "cases DROP COLUMN budget_used", "timings DROP COLUMN ratio_low_ns",
+                             "timings DROP COLUMN ratio_high_ns"}) {
+    database.Execute(std::string("ALTER TABLE ") + column);
+  }
+  database.Execute("PRAGMA user_version = 1");
+}
+
+TEST_P(SqliteLedgerTest, OlderOnesAreReadAndContinued) {
+  {
+    Ledger ledger = Append();
+    ledger.BeginRun(TestRun("r"), {});
+    ledger.Add("r", FullCase(0));
+  }
+  MakeOld(path_);
+  const auto expect_rows = [&](int count) {
+    const auto rows = Read().Rows("r");
+    ASSERT_EQ(rows.size(), static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) {
+      const CaseRow &got = rows[static_cast<std::size_t>(i)], wanted = RowOf(FullCase(i));
+      EXPECT_EQ(got.uuid, wanted.uuid);
+      EXPECT_EQ(got.budget_used, wanted.budget_used);
+      EXPECT_EQ(got.timing.at(1).ratio_side->high, wanted.timing.at(1).ratio_side->high);
+    }
+  };
+  expect_rows(1);
+  Append().Add("r", FullCase(1));  // adds the columns; the first case has nothing in them
+  expect_rows(2);
 }
 
 TEST_P(SqliteLedgerTest, OtherDatabasesAreNotLedgers) {

@@ -1,30 +1,28 @@
 // What every report shows, computed once: headline timings, distance from the floor, counts,
-// summaries per definition, speed-ups between backends. Views point into the RunReport.
+// summaries per definition, speed-ups between backends. Views point into the analysis's rows and
+// into the RunReport that it was made of.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/stats.h"
+#include "replay/ledger.h"
 #include "report/report.h"
 
 namespace assay {
 
 struct CaseView {
-  const CaseResult* result = nullptr;
-  std::size_t index = 0;                 // in RunReport::cases
-  std::vector<TimingSummary> summaries;  // one per mode
-  int headline = -1;                     // index into summaries; -1 = not timed
-  double x_floor = 0;                    // headline median / floor; 0 = unknown
-  std::optional<double> budget_used;     // the largest of all outputs; empty = nothing was checked
-  const OutputCheck* worst = nullptr;    // the output that explains the verdict, see WorstOutput
+  const CaseRow* row = nullptr;
+  const CaseResult* result = nullptr;       // null in an analysis of rows
+  std::size_t index = 0;                    // in the run
+  const TimingSummary* headline = nullptr;  // in row->timing; null = not timed
+  double x_floor = 0;                       // headline median / floor; 0 = unknown
 
-  const TimingSummary* timing() const {
-    return headline < 0 ? nullptr : &summaries[static_cast<std::size_t>(headline)];
-  }
   // Half-width of the headline's interval relative to its median; empty when not timed
   // or with too few samples for an interval.
   std::optional<double> half_width() const;
@@ -56,6 +54,7 @@ struct DefinitionComparison {
 };
 
 struct Analysis {
+  std::shared_ptr<const std::vector<CaseRow>> rows;  // in the order of the run; what views show
   std::vector<CaseView> cases;  // by definition (first seen first), axes, uuid, backend
   std::vector<std::pair<Status, std::int64_t>> counts;  // statuses that occur, in enum order
   std::vector<DefinitionSummary> definitions;           // same order as `cases`
@@ -67,12 +66,7 @@ struct Analysis {
 // `baseline`: the backend that others are compared with; "" = the one with the most timed cases,
 // then the first by name.
 Analysis Analyse(const RunReport& report, const std::string& baseline = "");
-
-// A verdict that needs somebody's attention: not passed, not merely unsupported or unaudited.
-bool IsFailure(Status status);
-
-// The output with a problem or mismatches and the largest budget; null when nothing was checked.
-const OutputCheck* WorstOutput(const CaseResult& result);
+Analysis Analyse(std::vector<CaseRow> rows, const std::string& baseline = "");
 
 // "B=1 Np=25 Nq=4096". With `brief`, names of several words become initials (num_seqs -> ns) where
 // they stay unique.
@@ -80,7 +74,7 @@ std::string AxesText(const Axes& axes, bool brief = false);
 std::string BriefAxisName(const Axes& axes, const std::string& name);
 
 // "passed captured", "incorrect numerical".
-std::string VerdictText(const CaseResult& result);
+std::string VerdictText(const CaseRow& row);
 
 // "out[17, 3]"; the bare name when no element is known.
 std::string ElementText(const OutputCheck& check);

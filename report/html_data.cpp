@@ -147,7 +147,7 @@ class Writer {
 
   Json Timings(const CaseView& view) {
     Json timings = Json::array();
-    for (const TimingSummary& summary : view.summaries) {
+    for (const TimingSummary& summary : view.row->timing) {
       Json row = {Text(summary.mode),        Time(summary.median_ns), Time(summary.ci_low_ns),
                   Time(summary.ci_high_ns),  summary.repeats,         summary.samples,
                   Number(summary.spread, 4), summary.noisy ? 1 : 0};
@@ -189,6 +189,10 @@ class Writer {
     return hashes;
   }
 
+  static std::ptrdiff_t HeadlineNumber(const CaseView& view) {
+    return view.headline == nullptr ? -1 : view.headline - view.row->timing.data();
+  }
+
   // The order is that of `CASE_FIELDS` in page/data.js.
   Json Case(const CaseView& view) {
     const CaseResult& result = *view.result;
@@ -210,7 +214,7 @@ class Writer {
         result.correctness.content_sets,
         Checks(result),
         Findings(result),
-        view.headline,
+        HeadlineNumber(view),
         Timings(view),
         {Number(floor.ns, compact_ ? 5 : 12), Number(floor.flops, 6), Number(floor.bytes, 6),
          Text(floor.bound)},

@@ -68,21 +68,20 @@ std::string DefinitionTable(const Analysis& analysis) {
 std::string FailureList(const Analysis& analysis) {
   std::vector<const CaseView*> failures;
   for (const CaseView& view : analysis.cases) {
-    if (IsFailure(view.result->status)) failures.push_back(&view);
+    if (IsFailure(view.row->status)) failures.push_back(&view);
   }
   if (failures.empty()) return "";
   const auto key = [](const CaseView* view) {
-    return std::tie(view->result->definition, view->result->axes, view->result->uuid,
-                    view->result->backend);
+    return std::tie(view->row->definition, view->row->axes, view->row->uuid, view->row->backend);
   };
   std::sort(failures.begin(), failures.end(),
             [&](const CaseView* a, const CaseView* b) { return key(a) < key(b); });
   std::string out = "\nNot passed:\n\n";
   for (const CaseView* view : failures) {
-    const CaseResult& result = *view->result;
-    const std::string line = fmt::format("{}: {} {}, {} ({}). {}", VerdictText(result),
-                                         result.definition, AxesText(result.axes), result.backend,
-                                         ShortUuid(result.uuid), FailureText(*view));
+    const CaseRow& row = *view->row;
+    const std::string line =
+        fmt::format("{}: {} {}, {} ({}). {}", VerdictText(row), row.definition, AxesText(row.axes),
+                    row.backend, ShortUuid(row.uuid), FailureText(*view));
     out += fmt::format("- {}\n", MarkdownEscape(line));
   }
   return out;

@@ -112,7 +112,7 @@ void Add(const CaseView& view, Results& results) {
   ++results.cases;
   if (view.result->status != Status::kPassed) return;
   ++results.passed;
-  if (const TimingSummary* timing = view.timing()) {
+  if (const TimingSummary* timing = view.headline) {
     results.backends[view.result->backend][view.result->uuid] = {timing->median_ns, view.x_floor};
   }
 }

@@ -25,16 +25,16 @@ struct Group {
 std::vector<Group> GroupsOf(const Analysis& analysis) {
   std::vector<Group> groups;
   for (const CaseView& view : analysis.cases) {
-    if (groups.empty() || groups.back().definition != view.result->definition) {
-      groups.push_back({.definition = view.result->definition, .cases = {}});
+    if (groups.empty() || groups.back().definition != view.row->definition) {
+      groups.push_back({.definition = view.row->definition, .cases = {}});
     }
     groups.back().cases.push_back(&view);
   }
   for (Group& group : groups) {
     std::set<std::pair<Axes, std::string>> seen;  // axes, backend
     for (const CaseView* view : group.cases) {
-      group.brief |= DisplayWidth(AxesText(view->result->axes)) > kAxesWidth;
-      group.show_uuids |= !seen.emplace(view->result->axes, view->result->backend).second;
+      group.brief |= DisplayWidth(AxesText(view->row->axes)) > kAxesWidth;
+      group.show_uuids |= !seen.emplace(view->row->axes, view->row->backend).second;
     }
   }
   return groups;
@@ -54,8 +54,8 @@ std::string HeadingOf(const Group& group, const Analysis& analysis) {
     std::string legend;
     std::set<std::string> explained;
     for (const CaseView* view : group.cases) {
-      for (const auto& [name, value] : view->result->axes) {
-        const std::string brief = BriefAxisName(view->result->axes, name);
+      for (const auto& [name, value] : view->row->axes) {
+        const std::string brief = BriefAxisName(view->row->axes, name);
         if (brief == name || !explained.insert(brief + name).second) continue;
         legend += fmt::format("{}{} = {}", legend.empty() ? "" : ", ", brief, name);
       }
@@ -65,18 +65,18 @@ std::string HeadingOf(const Group& group, const Analysis& analysis) {
   return text;
 }
 
-std::string WorkloadText(const Group& group, const CaseResult& result) {
-  std::string text = AxesText(result.axes, group.brief);
+std::string WorkloadText(const Group& group, const CaseRow& row) {
+  std::string text = AxesText(row.axes, group.brief);
   if (!group.show_uuids && !text.empty()) return text;
-  return fmt::format("{}{}{}", text, text.empty() ? "" : " ", ShortUuid(result.uuid));
+  return fmt::format("{}{}{}", text, text.empty() ? "" : " ", ShortUuid(row.uuid));
 }
 
 Cell IntervalCell(const CaseView& view) {
-  if (view.timing() == nullptr) return Cell("-", Tone::kDim);
+  if (view.headline == nullptr) return Cell("-", Tone::kDim);
   const auto half_width = view.half_width();
-  const bool noisy = view.timing()->noisy;
+  const bool noisy = view.headline->noisy;
   const std::string width =
-      half_width ? FormatPercent(*half_width) : fmt::format("n = {}", view.timing()->samples);
+      half_width ? FormatPercent(*half_width) : fmt::format("n = {}", view.headline->samples);
   return Cell(fmt::format("{}{}", width, noisy ? " noisy" : ""), noisy ? Tone::kWarn : Tone::kDim);
 }
 
@@ -86,20 +86,19 @@ Cell FloorCell(const CaseView& view) {
   return Cell(FormatFactor(view.x_floor), view.x_floor < 1 ? Tone::kWarn : Tone::kPlain);
 }
 
-std::vector<Cell> RowOf(const Group& group, const CaseView& view) {
-  const CaseResult& result = *view.result;
-  const bool checked = !result.correctness.outputs.empty();
+std::vector<Cell> CellsOf(const Group& group, const CaseView& view) {
+  const CaseRow& row = *view.row;
   const Cell none("-", Tone::kDim);
-  return {Cell("  " + WorkloadText(group, result)),
-          Cell(result.backend),
-          Cell(VerdictText(result), ToneOf(result.status)),
-          view.timing() != nullptr ? Cell(FormatTime(view.timing()->median_ns)) : none,
+  return {Cell("  " + WorkloadText(group, row)),
+          Cell(row.backend),
+          Cell(VerdictText(row), ToneOf(row.status)),
+          view.headline != nullptr ? Cell(FormatTime(view.headline->median_ns)) : none,
           IntervalCell(view),
           FloorCell(view),
-          checked ? Cell(FormatShare(result.correctness.share_checked)) : none,
-          checked ? Cell(FormatFactor(view.budget_used.value_or(0)),
-                         IsFailure(result.status) ? Tone::kBad : Tone::kPlain)
-                  : none};
+          row.budget_used ? Cell(FormatShare(row.share_checked)) : none,
+          row.budget_used ? Cell(FormatFactor(*row.budget_used),
+                                 IsFailure(row.status) ? Tone::kBad : Tone::kPlain)
+                          : none};
 }
 
 std::string Title(const std::string& text, bool colour) {
@@ -134,8 +133,8 @@ Tone ToneOfSpeedup(const std::optional<Interval>& interval) {
 std::string UnsupportedReasons(const Analysis& analysis, const TerminalOptions& options) {
   std::map<std::pair<std::string, std::string>, std::int64_t> reasons;  // backend, reason
   for (const CaseView& view : analysis.cases) {
-    if (view.result->status != Status::kUnsupported) continue;
-    ++reasons[{view.result->backend, view.result->reason}];
+    if (view.row->status != Status::kUnsupported) continue;
+    ++reasons[{view.row->backend, view.row->reason}];
   }
   std::vector<std::tuple<std::int64_t, std::string, std::string>> sorted;
   for (const auto& [key, count] : reasons) sorted.emplace_back(-count, key.first, key.second);
@@ -170,7 +169,7 @@ std::string TimingBlock(const CaseView& view, const TerminalOptions& options) {
                {.title = "samples", .align = Align::kRight},
                {.title = "repeats", .align = Align::kRight},
                {.title = "spread", .align = Align::kRight}});
-  for (const TimingSummary& summary : view.summaries) {
+  for (const TimingSummary& summary : view.row->timing) {
     table.Add({Cell(summary.mode), Cell(FormatTime(summary.median_ns)), Cell(IntervalOf(summary)),
                Cell(FormatTime(summary.min_ns)), Cell(FormatTime(summary.max_ns)),
                Cell(summary.p99_ns ? FormatTime(*summary.p99_ns) : "-"),
@@ -224,7 +223,7 @@ std::string CaseTable(const Analysis& analysis, const TerminalOptions& options) 
        {.title = "budget", .align = Align::kRight}});
   for (const Group& group : GroupsOf(analysis)) {
     table.AddHeading(HeadingOf(group, analysis));
-    for (const CaseView* view : group.cases) table.Add(RowOf(group, *view));
+    for (const CaseView* view : group.cases) table.Add(CellsOf(group, *view));
   }
   return table.Text({.width = options.width, .colour = options.colour});
 }
@@ -233,17 +232,16 @@ std::string FailureList(const Analysis& analysis, const TerminalOptions& options
   std::string out;
   std::int64_t count = 0;
   for (const CaseView& view : analysis.cases) {
-    const CaseResult& result = *view.result;
-    if (!IsFailure(result.status)) continue;
+    const CaseRow& row = *view.row;
+    if (!IsFailure(row.status)) continue;
     ++count;
-    const std::string verdict = Printable(VerdictText(result));
-    std::string what =
-        Indented(fmt::format("{}: {} {}, {} ({})", verdict, result.definition,
-                             AxesText(result.axes), result.backend, ShortUuid(result.uuid)),
-                 2, options.width, 2);
+    const std::string verdict = Printable(VerdictText(row));
+    std::string what = Indented(fmt::format("{}: {} {}, {} ({})", verdict, row.definition,
+                                            AxesText(row.axes), row.backend, ShortUuid(row.uuid)),
+                                2, options.width, 2);
     // Coloured after wrapping; the verdict starts the first line.
     if (what.compare(2, verdict.size(), verdict) == 0) {
-      what.replace(2, verdict.size(), Coloured(verdict, ToneOf(result.status), options.colour));
+      what.replace(2, verdict.size(), Coloured(verdict, ToneOf(row.status), options.colour));
     }
     out += what + Indented(FailureText(view), 4, options.width, 2);
   }
@@ -270,8 +268,8 @@ std::string ComparisonBlock(const Analysis& analysis, const TerminalOptions& opt
                                  count == 1 ? "" : "s"));
     for (const Comparison& workload : comparison.workloads) {
       const CaseView &base = analysis.cases[workload.base], &other = analysis.cases[workload.other];
-      const double base_ns = base.timing()->median_ns;
-      table.Add({Cell("  " + AxesText(other.result->axes, true)), Cell(comparison.backend),
+      const double base_ns = base.headline->median_ns;
+      table.Add({Cell("  " + AxesText(other.row->axes, true)), Cell(comparison.backend),
                  Cell(workload.mode),
                  Cell(FormatFactor(workload.speedup), ToneOfSpeedup(workload.interval)),
                  Cell(IntervalText(workload.interval)),
@@ -302,17 +300,20 @@ std::string StatusLine(const Analysis& analysis, const TerminalOptions& options)
   return out + "\n" + UnsupportedReasons(analysis, options);
 }
 
-std::string TerminalReport(const RunReport& report, const TerminalOptions& options) {
-  const Analysis analysis = Analyse(report, options.baseline);
+std::string TerminalReport(const Analysis& analysis, const TerminalOptions& options) {
   std::string out;
   const auto add = [&](const std::string& block) {
     if (!block.empty()) out += (out.empty() ? "" : "\n") + block;
   };
-  if (!report.cases.empty()) add(CaseTable(analysis, options));
+  if (!analysis.cases.empty()) add(CaseTable(analysis, options));
   add(ComparisonBlock(analysis, options));
   add(FailureList(analysis, options));
   add(StatusLine(analysis, options));
   return out;
+}
+
+std::string TerminalReport(const RunReport& report, const TerminalOptions& options) {
+  return TerminalReport(Analyse(report, options.baseline), options);
 }
 
 std::string CaseDetails(const CaseResult& result, const TerminalOptions& options) {
@@ -331,7 +332,7 @@ std::string CaseDetails(const CaseResult& result, const TerminalOptions& options
   line("definition", result.definition);
   line("axes", AxesText(result.axes));
   line("backend", result.backend);
-  line("verdict", VerdictText(result));
+  line("verdict", VerdictText(*view.row));
   if (IsFailure(result.status)) line("", FailureText(view));
   if (!IsFailure(result.status)) line("reason", result.reason);
   line("flags", fmt::format("{}", fmt::join(result.flags, ", ")));
@@ -352,7 +353,7 @@ std::string CaseDetails(const CaseResult& result, const TerminalOptions& options
     out += text;
   };
   if (!result.correctness.outputs.empty()) block(ChecksBlock(result, options));
-  if (!view.summaries.empty()) block(TimingBlock(view, options));
+  if (!view.row->timing.empty()) block(TimingBlock(view, options));
   return out;
 }
 

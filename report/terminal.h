@@ -17,6 +17,7 @@ struct TerminalOptions {
 // The case table by definition, failures, comparison of backends, counts; each block only if there
 // is something to say.
 std::string TerminalReport(const RunReport& report, const TerminalOptions& options = {});
+std::string TerminalReport(const Analysis& analysis, const TerminalOptions& options);
 
 // The blocks one by one, for verbs that show only some.
 std::string CaseTable(const Analysis& analysis, const TerminalOptions& options);

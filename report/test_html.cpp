@@ -78,14 +78,14 @@ TEST(HtmlReport, HoldsTheNumbersOfTheRun) {
     const Json& row = data["cases"][i];
     EXPECT_EQ(row[0], view.result->uuid);
     EXPECT_EQ(data["strings"][row[5].get<std::size_t>()], StatusName(view.result->status));
-    if (view.timing() == nullptr) {
+    if (view.headline == nullptr) {
       EXPECT_EQ(row[14], -1);
       continue;
     }
     const Json& timing = row[15][row[14].get<std::size_t>()];
-    EXPECT_DOUBLE_EQ(timing[1].get<double>(), view.timing()->median_ns);
-    EXPECT_DOUBLE_EQ(timing[2].get<double>(), view.timing()->ci_low_ns);
-    EXPECT_EQ(timing[5], view.timing()->samples);
+    EXPECT_DOUBLE_EQ(timing[1].get<double>(), view.headline->median_ns);
+    EXPECT_DOUBLE_EQ(timing[2].get<double>(), view.headline->ci_low_ns);
+    EXPECT_EQ(timing[5], view.headline->samples);
     EXPECT_EQ(row[19].size(), 3u);         // repeats
     EXPECT_EQ(row[19][0][4].size(), 40u);  // every sample
     EXPECT_EQ(row[20][0].size(), 2u);      // hash of an input
