@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace assay {
 namespace {
@@ -100,6 +101,76 @@ std::string NumberText(double x) {
   return text;
 }
 
+// What some rows of one output came to.
+class RowTally {
+ public:
+  struct OfGrade {
+    std::int64_t mismatches = 0;
+    double budget = 0;
+    WorstElement worst;
+  };
+
+  RowTally(const Tensor& tensor, const OutputPolicy& policy) : tensor_(tensor), policy_(policy) {
+    grades.resize(std::max<std::size_t>(policy.grades.size(), 1));
+  }
+
+  void Add(std::int64_t flat, double expected, double scale, Norms& norms) {
+    const double got = ElementAsDouble(tensor_, flat);
+    const Special special = CompareSpecial(got, expected, tensor_.dtype);
+    if (special == Special::kAgrees) return;
+    if (special == Special::kDisagrees) {
+      for (OfGrade& tally : grades) Count(tally, flat, got, expected, 0, kInfinity);
+      ++special_mismatches;
+      return;
+    }
+    const double error = got - expected;
+    norms.Add(error, expected);
+    max_abs = std::max(max_abs, std::abs(error));
+    max_rel = std::max(max_rel, std::abs(error) / (std::abs(expected) + 1e-8));
+    for (std::size_t g = 0; g < grades.size(); ++g) {
+      const double allowed =
+          policy_.grades.empty() ? 0 : Allowed(policy_.grades[g], expected, scale);
+      const double used = error == 0 ? 0 : std::abs(error) / allowed;
+      Count(grades[g], flat, got, expected, allowed, used);
+    }
+  }
+
+  // `later`: of rows behind these.
+  void Merge(const RowTally& later) {
+    for (std::size_t g = 0; g < grades.size(); ++g) {
+      const OfGrade& other = later.grades[g];
+      grades[g].mismatches += other.mismatches;
+      const bool any = !other.worst.index.empty();
+      if (any && (other.budget > grades[g].budget || grades[g].worst.index.empty())) {
+        grades[g].budget = other.budget;
+        grades[g].worst = other.worst;
+      }
+    }
+    for (const auto& [slice, norms] : later.slices) slices[slice].Merge(norms);
+    special_mismatches += later.special_mismatches;
+    max_abs = std::max(max_abs, later.max_abs);
+    max_rel = std::max(max_rel, later.max_rel);
+  }
+
+  std::vector<OfGrade> grades;
+  std::map<std::int64_t, Norms> slices;
+  std::int64_t special_mismatches = 0;
+  double max_abs = 0, max_rel = 0;
+
+ private:
+  void Count(OfGrade& tally, std::int64_t flat, double got, double expected, double allowed,
+             double used) {
+    if (!(used <= 1)) ++tally.mismatches;  // a NaN tolerance admits nothing
+    if (used > tally.budget || tally.worst.index.empty()) {
+      tally.budget = std::max(tally.budget, used);
+      tally.worst = {MultiIndex(tensor_.shape, flat), got, expected, allowed};
+    }
+  }
+
+  const Tensor& tensor_;
+  const OutputPolicy& policy_;
+};
+
 // One output against its expected rows. Collects everything first, then decides.
 class OutputJudge {
  public:
@@ -109,69 +180,51 @@ class OutputJudge {
         inputs_(inputs),
         tensor_(tensor),
         policy_(policy),
-        row_elements_(row_elements) {
-    grades_.resize(std::max<std::size_t>(policy.grades.size(), 1));
-  }
+        row_elements_(row_elements),
+        all_(tensor, policy) {}
 
   OutputCheck Judge(const std::vector<std::int64_t>& rows, const ExpectedRows& expected,
                     std::int64_t rows_total) {
     check_.output = tensor_.name;
     check_.rows_checked = static_cast<std::int64_t>(rows.size());
     check_.rows_total = rows_total;
-    if (!policy_.judged_by_checks) {
-      for (std::size_t r = 0; r < rows.size(); ++r) AddRow(rows[r], r, expected);
-    }
+    if (!policy_.judged_by_checks) CompareRows(rows, expected);
     Decide(check_.rows_checked == rows_total);
     return check_;
   }
 
  private:
-  struct GradeTally {
-    std::int64_t mismatches = 0;
-    double budget = 0;
-    WorstElement worst;
-  };
+  // Parts of fixed size on all threads, put together in order: no result depends on the threads.
+  void CompareRows(const std::vector<std::int64_t>& rows, const ExpectedRows& expected) {
+    constexpr std::int64_t kPartElements = 1 << 16;
+    const auto count = static_cast<std::int64_t>(rows.size());
+    const std::int64_t part_rows =
+        std::max<std::int64_t>(1, kPartElements / std::max<std::int64_t>(1, row_elements_));
+    std::vector<RowTally> parts(static_cast<std::size_t>((count + part_rows - 1) / part_rows),
+                                RowTally(tensor_, policy_));
+    ParallelFor(static_cast<std::int64_t>(parts.size()), 0, [&](std::int64_t part) {
+      const std::int64_t end = std::min(count, (part + 1) * part_rows);
+      for (std::int64_t r = part * part_rows; r < end; ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        AddRow(rows[at], at, expected, parts[static_cast<std::size_t>(part)]);
+      }
+    });
+    for (const RowTally& part : parts) all_.Merge(part);
+    check_.max_abs = all_.max_abs;
+    check_.max_rel = all_.max_rel;
+  }
 
-  void AddRow(std::int64_t row, std::size_t position, const ExpectedRows& expected) {
+  void AddRow(std::int64_t row, std::size_t position, const ExpectedRows& expected,
+              RowTally& tally) {
     const std::int64_t slice =
         policy_.slice_of_row ? policy_.slice_of_row(problem_, inputs_, row) : 0;
-    Norms& norms = slices_[slice];
+    Norms& norms = tally.slices[slice];
     ++norms.rows;
     const std::size_t base = position * static_cast<std::size_t>(row_elements_);
     for (std::int64_t e = 0; e < row_elements_; ++e) {
       const std::size_t at = base + static_cast<std::size_t>(e);
       const double scale = expected.scale.empty() ? 0 : expected.scale[at];
-      AddElement(row * row_elements_ + e, expected.value[at], scale, norms);
-    }
-  }
-
-  void AddElement(std::int64_t flat, double expected, double scale, Norms& norms) {
-    const double got = ElementAsDouble(tensor_, flat);
-    const Special special = CompareSpecial(got, expected, tensor_.dtype);
-    if (special == Special::kAgrees) return;
-    if (special == Special::kDisagrees) {
-      for (GradeTally& tally : grades_) Count(tally, flat, got, expected, 0, kInfinity);
-      ++special_mismatches_;
-      return;
-    }
-    const double error = got - expected;
-    norms.Add(error, expected);
-    check_.max_abs = std::max(check_.max_abs, std::abs(error));
-    check_.max_rel = std::max(check_.max_rel, std::abs(error) / (std::abs(expected) + 1e-8));
-    for (std::size_t g = 0; g < grades_.size(); ++g) {
-      const double allowed =
-          policy_.grades.empty() ? 0 : Allowed(policy_.grades[g], expected, scale);
-      const double used = error == 0 ? 0 : std::abs(error) / allowed;
-      Count(grades_[g], flat, got, expected, allowed, used);
-    }
-  }
-
-  void Count(GradeTally& tally, std::int64_t flat, double got, double expected, double allowed,
-             double used) {
-    if (!(used <= 1)) ++tally.mismatches;  // a NaN tolerance admits nothing
-    if (used > tally.budget || tally.worst.index.empty()) {
-      tally.budget = std::max(tally.budget, used);
-      tally.worst = {MultiIndex(tensor_.shape, flat), got, expected, allowed};
+      tally.Add(row * row_elements_ + e, expected.value[at], scale, norms);
     }
   }
 
@@ -181,21 +234,21 @@ class OutputJudge {
       return;
     }
     const std::string slice_problem = CheckSlices(full);
-    std::size_t judging = grades_.size() - 1;
+    std::size_t judging = all_.grades.size() - 1;
     bool met = false;
-    for (std::size_t g = 0; g < grades_.size() && !met; ++g) {
-      if (grades_[g].mismatches == 0) {
+    for (std::size_t g = 0; g < all_.grades.size() && !met; ++g) {
+      if (all_.grades[g].mismatches == 0) {
         judging = g;
         met = true;
       }
     }
-    const GradeTally& tally = grades_[judging];
+    const RowTally::OfGrade& tally = all_.grades[judging];
     check_.mismatches = tally.mismatches;
     check_.budget_used = tally.budget;
     check_.worst = tally.worst;
     if (met) {
       check_.grade = policy_.grades.empty() ? "exact" : policy_.grades[judging].name;
-    } else if (HasStateRule() && special_mismatches_ == 0) {
+    } else if (HasStateRule() && all_.special_mismatches == 0) {
       check_.problem = CheckState();
       if (check_.problem.empty()) {
         check_.grade = "gdn_state";
@@ -219,7 +272,7 @@ class OutputJudge {
   std::string CheckSlices(bool full) {
     Norms pooled;
     std::string problem;
-    for (const auto& [slice, norms] : slices_) {
+    for (const auto& [slice, norms] : all_.slices) {
       if (!full && norms.rows < policy_.min_slice_rows) {
         pooled.Merge(norms);
       } else {
@@ -251,11 +304,11 @@ class OutputJudge {
   std::string CheckState() const {
     Norms all;
     double largest_head = 0;
-    for (const auto& [slice, norms] : slices_) {
+    for (const auto& [slice, norms] : all_.slices) {
       all.Merge(norms);
       largest_head = std::max(largest_head, std::sqrt(norms.reference2));
     }
-    for (const auto& [slice, norms] : slices_) {
+    for (const auto& [slice, norms] : all_.slices) {
       const std::string where = tensor_.name + ", head " + std::to_string(slice) + ": ";
       if (norms.tiny() || std::sqrt(norms.reference2) < 1e-6 * largest_head) {
         if (norms.max_error > kTinyStateAbs) {
@@ -283,9 +336,7 @@ class OutputJudge {
   const Tensor& tensor_;
   const OutputPolicy& policy_;
   const std::int64_t row_elements_;
-  std::vector<GradeTally> grades_;
-  std::map<std::int64_t, Norms> slices_;
-  std::int64_t special_mismatches_ = 0;
+  RowTally all_;
   OutputCheck check_;
 };
 
