@@ -1,5 +1,6 @@
 // `assay run`: replay a suite, judge and time every case, store and show the results.
 #include <fmt/format.h>
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -230,6 +231,18 @@ MachineCeilings CeilingsFor(Ledger& ledger, const RunInfo& run, bool quiet) {
   return ceilings;
 }
 
+// The truth of one workload may take hundreds of megabytes, which are freed before those of the
+// next are asked for. By default the C library gives them to the kernel in between, which zeroes
+// every page again: a fifth of the time of verifying long GDN prefills.
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  constexpr int kKeptBytes = 1 << 30;
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, kKeptBytes);
+#endif
+}
+
 // One line on the terminal: what is running, how far, how long it will take at the pace so far.
 class Progress {
  public:
@@ -436,6 +449,7 @@ int Run(RunFlags flags) {
   }
 
   InstallStopHandlers();
+  KeepFreedMemory();
   Progress progress(plan.size(), isatty(2) == 1 && !flags.json);
   RunCallbacks callbacks;
   callbacks.on_start = [&](const PlannedCase& planned, std::size_t) { progress.Show(planned); };
