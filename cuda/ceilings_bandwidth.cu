@@ -112,8 +112,8 @@ class Bandwidth {
         to_(words_),
         total_(1),
         sms_(Multiprocessors()) {
-    FillKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(from_.get(), words_, 1);
-    FillKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(to_.get(), words_, 2);
+    FillKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(from_.data(), words_, 1);
+    FillKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(to_.data(), words_, 2);
     watch_.Wait();
     WarmUp();
   }
@@ -122,12 +122,12 @@ class Bandwidth {
     std::vector<Ceiling> all;
     all.push_back(Memcpy());
     all.push_back(OverGrids("copy_kernel", 2, [&](u32 blocks, cudaStream_t stream) {
-      CopyKernel<<<blocks, kThreads, 0, stream>>>(from_.get(), to_.get(), words_);
+      CopyKernel<<<blocks, kThreads, 0, stream>>>(from_.data(), to_.data(), words_);
     }));
-    RequireEqual(Sum(to_.get(), words_), Sum(from_.get(), words_), "copy_kernel");
+    RequireEqual(Sum(to_.data(), words_), Sum(from_.data(), words_), "copy_kernel");
     all.push_back(Read());
     all.push_back(OverGrids("write", 1, [&](u32 blocks, cudaStream_t stream) {
-      WriteKernel<<<blocks, kThreads, 0, stream>>>(to_.get(), words_, ++seed_);
+      WriteKernel<<<blocks, kThreads, 0, stream>>>(to_.data(), words_, ++seed_);
     }));
     RequireWritten();
     all.push_back(Memset());
@@ -157,7 +157,7 @@ class Bandwidth {
   // Clocks rise from idle within some tens of milliseconds.
   void WarmUp() const {
     for (int i = 0; i < 60; ++i) {
-      CopyKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(from_.get(), to_.get(), words_);
+      CopyKernel<<<8 * sms_, kThreads, 0, watch_.stream()>>>(from_.data(), to_.data(), words_);
     }
     watch_.Wait();
   }
@@ -182,42 +182,42 @@ class Bandwidth {
 
   u32 ReadTotal() const {
     u32 sum = 0;
-    CheckCuda(cudaMemcpyAsync(&sum, total_.get(), sizeof sum, cudaMemcpyDefault, watch_.stream()),
+    CheckCuda(cudaMemcpyAsync(&sum, total_.data(), sizeof sum, cudaMemcpyDefault, watch_.stream()),
               "copy of a sum");
     watch_.Wait();
     return sum;
   }
   void ClearTotal() const {
-    CheckCuda(cudaMemsetAsync(total_.get(), 0, sizeof(u32), watch_.stream()), "cudaMemset");
+    CheckCuda(cudaMemsetAsync(total_.data(), 0, sizeof(u32), watch_.stream()), "cudaMemset");
   }
   u32 Sum(const uint4* data, std::size_t words) const {
     ClearTotal();
-    SumKernel<<<4 * sms_, kThreads, 0, watch_.stream()>>>(data, words, total_.get());
+    SumKernel<<<4 * sms_, kThreads, 0, watch_.stream()>>>(data, words, total_.data());
     return ReadTotal();
   }
 
   Ceiling Memcpy() const {
     Ceiling result = Median("copy", "B/s", Gib() + " by cudaMemcpy, bytes read plus written",
                             Rates(2.0 * from_.bytes(), [&](cudaStream_t stream) {
-                              CheckCuda(cudaMemcpyAsync(to_.get(), from_.get(), from_.bytes(),
+                              CheckCuda(cudaMemcpyAsync(to_.data(), from_.data(), from_.bytes(),
                                                         cudaMemcpyDeviceToDevice, stream),
                                         "cudaMemcpy");
                             }));
-    RequireEqual(Sum(to_.get(), words_), Sum(from_.get(), words_), "cudaMemcpy");
-    CheckCuda(cudaMemsetAsync(to_.get(), 0, to_.bytes(), watch_.stream()), "cudaMemset");
+    RequireEqual(Sum(to_.data(), words_), Sum(from_.data(), words_), "cudaMemcpy");
+    CheckCuda(cudaMemsetAsync(to_.data(), 0, to_.bytes(), watch_.stream()), "cudaMemset");
     return result;
   }
 
   Ceiling Read() const {
-    const u32 expected = Sum(from_.get(), words_);
+    const u32 expected = Sum(from_.data(), words_);
     u32 launches = 0;
     ClearTotal();
     Ceiling narrow = OverGrids("read", 1, [&](u32 blocks, cudaStream_t stream) {
-      ReadKernel<kUnroll><<<blocks, kThreads, 0, stream>>>(from_.get(), words_, total_.get());
+      ReadKernel<kUnroll><<<blocks, kThreads, 0, stream>>>(from_.data(), words_, total_.data());
       ++launches;
     });
     Ceiling wide = OverGrids("read", 1, [&](u32 blocks, cudaStream_t stream) {
-      ReadKernel<kReadUnroll><<<blocks, kThreads, 0, stream>>>(from_.get(), words_, total_.get());
+      ReadKernel<kReadUnroll><<<blocks, kThreads, 0, stream>>>(from_.data(), words_, total_.data());
       ++launches;
     });
     RequireEqual(ReadTotal(), expected * launches, "read");
@@ -230,7 +230,7 @@ class Bandwidth {
   void RequireWritten() const {
     for (const std::size_t i : {std::size_t{3}, words_ / 2, words_ - 1}) {
       uint4 word{};
-      CheckCuda(cudaMemcpy(&word, to_.get() + i, sizeof word, cudaMemcpyDefault), "cudaMemcpy");
+      CheckCuda(cudaMemcpy(&word, to_.data() + i, sizeof word, cudaMemcpyDefault), "cudaMemcpy");
       const u32 at = static_cast<u32>(i) * 0x9E3779B9u + seed_;
       RequireEqual(word.x, at, "write");
       RequireEqual(word.w, at + 77, "write");
@@ -241,9 +241,9 @@ class Bandwidth {
     Ceiling result =
         Median("write_memset", "B/s", Gib() + " by cudaMemset",
                Rates(to_.bytes(), [&](cudaStream_t stream) {
-                 CheckCuda(cudaMemsetAsync(to_.get(), 0x5A, to_.bytes(), stream), "cudaMemset");
+                 CheckCuda(cudaMemsetAsync(to_.data(), 0x5A, to_.bytes(), stream), "cudaMemset");
                }));
-    RequireEqual(Sum(to_.get(), words_), static_cast<u32>(4 * words_ * 0x5A5A5A5Aull),
+    RequireEqual(Sum(to_.data(), words_), static_cast<u32>(4 * words_ * 0x5A5A5A5Aull),
                  "cudaMemset");
     return result;
   }
@@ -254,7 +254,7 @@ class Bandwidth {
     Ceiling best;
     for (const int mib : {16, 24, 32, 40}) {
       const std::size_t words = (static_cast<std::size_t>(mib) << 20) / sizeof(uint4);
-      const u32 expected = Sum(from_.get(), words);
+      const u32 expected = Sum(from_.data(), words);
       for (const int per_sm : {2, 4}) {
         u32 launches = 0;
         ClearTotal();
@@ -265,7 +265,7 @@ class Bandwidth {
         const double bytes = static_cast<double>(words) * sizeof(uint4) * kPasses;
         Ceiling one = Median("l2_read", "B/s", how, Rates(bytes, [&](cudaStream_t stream) {
                                L2ReadKernel<<<per_sm * sms_, kThreads, 0, stream>>>(
-                                   from_.get(), words, kPasses, total_.get());
+                                   from_.data(), words, kPasses, total_.data());
                                ++launches;
                              }));
         RequireEqual(ReadTotal(), expected * kPasses * launches, "l2_read");
@@ -277,8 +277,8 @@ class Bandwidth {
 
   Stopwatch watch_;
   std::size_t words_;
-  DeviceBuffer<uint4> from_, to_;
-  DeviceBuffer<u32> total_;
+  DeviceMemory<uint4> from_, to_;
+  DeviceMemory<u32> total_;
   int sms_;
   u32 seed_ = 0;
 };

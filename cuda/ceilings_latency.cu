@@ -133,9 +133,9 @@ u32 Fetch(const u32* value) {
 
 // Some tens of milliseconds of work, so that clocks have risen.
 void WarmUp(const Stopwatch& watch) {
-  const DeviceBuffer<uint4> buffer(std::size_t{1} << 24);
+  const DeviceMemory<uint4> buffer(std::size_t{1} << 24);
   for (u32 i = 0; i < 200; ++i) {
-    OverwriteKernel<<<1024, 256, 0, watch.stream()>>>(buffer.get(), buffer.count(), i);
+    OverwriteKernel<<<1024, 256, 0, watch.stream()>>>(buffer.data(), buffer.size(), i);
   }
   watch.Wait();
 }
@@ -153,7 +153,7 @@ class Launches {
                         [sms](cudaStream_t stream) { EmptyKernel<<<sms, 1024, 0, stream>>>(); }));
     all.push_back(CountingChain(
         "dependent_launch", "kernel that adds 1 to a word in memory",
-        [this](cudaStream_t stream) { CountKernel<<<1, 1, 0, stream>>>(counter_.get()); }));
+        [this](cudaStream_t stream) { CountKernel<<<1, 1, 0, stream>>>(counter_.data()); }));
     all.push_back(CountingChain("programmatic_launch",
                                 "the same with programmatic dependent launch",
                                 [this](cudaStream_t stream) { LaunchOverlapped(stream); }));
@@ -178,9 +178,9 @@ class Launches {
   // once per sample.
   Ceiling CountingChain(const char* name, const std::string& what,
                         const std::function<void(cudaStream_t)>& launch) {
-    CheckCuda(cudaMemset(counter_.get(), 0, sizeof(u32)), "cudaMemset");
+    CheckCuda(cudaMemset(counter_.data(), 0, sizeof(u32)), "cudaMemset");
     Ceiling result = Chain(name, what, launch);
-    RequireEqual(Fetch(counter_.get()), 2 + (kFew + kMany) * (2 + kSamples), name);
+    RequireEqual(Fetch(counter_.data()), 2 + (kFew + kMany) * (2 + kSamples), name);
     return result;
   }
 
@@ -194,7 +194,7 @@ class Launches {
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    CheckCuda(cudaLaunchKernelEx(&config, OverlappedCountKernel, counter_.get()),
+    CheckCuda(cudaLaunchKernelEx(&config, OverlappedCountKernel, counter_.data()),
               "cudaLaunchKernelEx");
   }
 
@@ -210,7 +210,7 @@ class Launches {
   }
 
   Stopwatch watch_;
-  DeviceBuffer<u32> counter_;
+  DeviceMemory<u32> counter_;
 };
 
 class Barriers {
@@ -231,7 +231,7 @@ class Barriers {
  private:
   // A cooperative launch fails instead of hanging when not all blocks fit at once.
   void LaunchGrid(const void* kernel, int threads, void** arguments, cudaStream_t stream) const {
-    CheckCuda(cudaMemsetAsync(counter_.get(), 0, sizeof(u32), stream), "cudaMemset");
+    CheckCuda(cudaMemsetAsync(counter_.data(), 0, sizeof(u32), stream), "cudaMemset");
     CheckCuda(cudaLaunchCooperativeKernel(kernel, dim3(Multiprocessors()), dim3(threads), arguments,
                                           0, stream),
               "cudaLaunchCooperativeKernel");
@@ -239,7 +239,7 @@ class Barriers {
 
   void CheckGrid() const {
     int rounds = 500;
-    u32 *counter = counter_.get(), *slots = slots_.get(), *errors = errors_.get();
+    u32 *counter = counter_.data(), *slots = slots_.data(), *errors = errors_.data();
     void* arguments[] = {&rounds, &counter, &slots, &errors};
     CheckCuda(cudaMemset(errors, 0, sizeof(u32)), "cudaMemset");
     LaunchGrid(reinterpret_cast<const void*>(GridBarrierCheckKernel), 256, arguments,
@@ -253,13 +253,13 @@ class Barriers {
   Ceiling Grid(int threads) const {
     const auto time = [&](int steps) {
       return watch_.Time([&](cudaStream_t stream) {
-        u32* counter = counter_.get();
+        u32* counter = counter_.data();
         void* arguments[] = {&steps, &counter};
         LaunchGrid(reinterpret_cast<const void*>(GridBarrierKernel), threads, arguments, stream);
       });
     };
     std::vector<double> samples = PerStep(time, 200, 2200);
-    RequireEqual(Fetch(counter_.get()), std::uint64_t{200} * Multiprocessors(), "grid_barrier");
+    RequireEqual(Fetch(counter_.data()), std::uint64_t{200} * Multiprocessors(), "grid_barrier");
     return Median("grid_barrier_" + std::to_string(threads), "ns",
                   "counter in memory (release add, acquire spin), a block of " +
                       std::to_string(threads) +
@@ -287,10 +287,10 @@ class Barriers {
   }
 
   void CheckCluster(int blocks) const {
-    CheckCuda(cudaMemset(errors_.get(), 0, sizeof(u32)), "cudaMemset");
-    LaunchCluster(ClusterBarrierCheckKernel, blocks, watch_.stream(), 500, errors_.get());
+    CheckCuda(cudaMemset(errors_.data(), 0, sizeof(u32)), "cudaMemset");
+    LaunchCluster(ClusterBarrierCheckKernel, blocks, watch_.stream(), 500, errors_.data());
     watch_.Wait();
-    RequireEqual(Fetch(errors_.get()), 0, "cluster_barrier: blocks that ran ahead");
+    RequireEqual(Fetch(errors_.data()), 0, "cluster_barrier: blocks that ran ahead");
   }
 
   Ceiling Cluster(int blocks) const {
@@ -305,7 +305,7 @@ class Barriers {
   }
 
   Stopwatch watch_;
-  DeviceBuffer<u32> counter_, errors_, slots_;
+  DeviceMemory<u32> counter_, errors_, slots_;
 };
 
 // A random cycle through `count` different places below `range`.
@@ -341,27 +341,25 @@ class Latencies {
   Ceiling Chase(const char* name, std::size_t bytes, bool cold) const {
     const auto range = static_cast<u32>(bytes / kStrideBytes);
     const std::vector<u32> places = RandomPlaces(kHops, range, range);
-    const DeviceBuffer<u32> memory(bytes / sizeof(u32));
-    const DeviceBuffer<u32> device_places(kHops);
-    const DeviceBuffer<uint4> flush(std::size_t{256 << 20} / sizeof(uint4));
+    const DeviceMemory<u32> memory(bytes / sizeof(u32));
+    const DeviceMemory<u32> device_places(kHops);
+    const DeviceMemory<uint4> flush(std::size_t{256 << 20} / sizeof(uint4));
     const cudaStream_t stream = watch_.stream();
     constexpr u32 kStride = kStrideBytes / sizeof(u32);
-    CheckCuda(
-        cudaMemcpy(device_places.get(), places.data(), device_places.bytes(), cudaMemcpyDefault),
-        "cudaMemcpy");
-    SpreadLinksKernel<<<kHops / 256, 256, 0, stream>>>(device_places.get(), kHops, kStride,
-                                                       memory.get());
+    device_places.CopyIn(places.data());
+    SpreadLinksKernel<<<kHops / 256, 256, 0, stream>>>(device_places.data(), kHops, kStride,
+                                                       memory.data());
     std::vector<double> samples;
     for (u32 i = 0; i <= kSamples; ++i) {
-      if (cold) OverwriteKernel<<<1024, 256, 0, stream>>>(flush.get(), flush.count(), i);
+      if (cold) OverwriteKernel<<<1024, 256, 0, stream>>>(flush.data(), flush.size(), i);
       watch_.Wait();
       const auto follow = [&](u32 hops) {
         return watch_.Time([&](cudaStream_t on) {
-          FollowLinksKernel<<<1, 1, 0, on>>>(memory.get(), kStride, places[0], hops, end_.get());
+          FollowLinksKernel<<<1, 1, 0, on>>>(memory.data(), kStride, places[0], hops, end_.data());
         });
       };
       const double time = follow(kHops - 1);
-      RequireEqual(Fetch(end_.get()), places.back(), name);
+      RequireEqual(Fetch(end_.data()), places.back(), name);
       if (i > 0) samples.push_back(time / (kHops - 1));
     }
     return Median(name, "ns",
@@ -372,7 +370,7 @@ class Latencies {
   }
 
   Stopwatch watch_;
-  DeviceBuffer<u32> end_;
+  DeviceMemory<u32> end_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the ceiling measurements share: device memory, a stream with two events, medians.
+// What the ceiling measurements share: a stream with two events, medians.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,26 +12,9 @@
 
 #include "cuda/ceilings.h"
 #include "cuda/check.h"
+#include "cuda/device_memory.cuh"
 
 namespace assay::ceilings {
-
-template <class T>
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(std::size_t count) : count_(count) {
-    CheckCuda(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc for a ceiling");
-  }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { cudaFree(data_); }
-  T* get() const { return data_; }
-  std::size_t count() const { return count_; }
-  std::size_t bytes() const { return count_ * sizeof(T); }
-
- private:
-  T* data_ = nullptr;
-  std::size_t count_;
-};
 
 // A stream and two events around what is enqueued on it.
 class Stopwatch {

@@ -1,4 +1,4 @@
-// What device tests share: a fixture that skips where no GPU is, and memory that frees itself.
+// What device tests share: a fixture that skips where no GPU is, and arrays on the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/check.h"
+#include "cuda/device_memory.cuh"
 
 namespace assay {
 
@@ -27,34 +28,22 @@ class DeviceTest : public testing::Test {
 };
 
 template <class T>
-class DeviceArray {
+class DeviceArray : public DeviceMemory<T> {
  public:
-  explicit DeviceArray(std::size_t count) : count_(count) {
-    CheckCuda(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc of a test array");
-    CheckCuda(cudaMemset(data_, 0, count * sizeof(T)), "cudaMemset of a test array");
+  // Zeros.
+  explicit DeviceArray(std::size_t count) : DeviceMemory<T>(count) {
+    CheckCuda(cudaMemset(this->data(), 0, this->bytes()), "cudaMemset of a test array");
   }
-  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { Set(values); }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
+  explicit DeviceArray(const std::vector<T>& values) : DeviceMemory<T>(values.size()) {
+    Set(values);
+  }
 
-  void Set(const std::vector<T>& values) {
-    CheckCuda(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice),
-              "cudaMemcpy to a test array");
-  }
-  // Waits for the kernels before it.
+  void Set(const std::vector<T>& values) { this->CopyIn(values.data()); }
   std::vector<T> Get() const {
-    std::vector<T> values(count_);
-    CheckCuda(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
-              "cudaMemcpy from a test array");
+    std::vector<T> values(this->size());
+    this->CopyOut(values.data());
     return values;
   }
-  T* data() const { return data_; }
-  std::size_t size() const { return count_; }
-
- private:
-  T* data_ = nullptr;
-  std::size_t count_ = 0;
 };
 
 // Launches with a cluster of `cluster` CTAs and dynamic shared memory; waits and checks.

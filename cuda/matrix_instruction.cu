@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cuda/check.h"
+#include "cuda/device_memory.cuh"
 #include "cuda/matrix_instruction.h"
 
 namespace assay {
@@ -218,30 +219,6 @@ constexpr std::array<Kernel, 12> kKernels = {
     WgmmaKernel<WgmmaE4M3>, WgmmaKernel<WgmmaE5M2>, WgmmaKernel<WgmmaE4M3E5M2>,
 };
 
-// Device memory of one array; copies in when given a source.
-class DeviceArray {
- public:
-  DeviceArray(std::size_t bytes, const void* source) : bytes_(bytes) {
-    CheckCuda(cudaMalloc(&data_, bytes), "cudaMalloc");
-    if (source != nullptr)
-      CheckCuda(cudaMemcpy(data_, source, bytes, cudaMemcpyDefault), "copy in");
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data_); }
-  void CopyOut(void* target) const {
-    CheckCuda(cudaMemcpy(target, data_, bytes_, cudaMemcpyDefault), "copy out");
-  }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-  std::size_t bytes_;
-};
-
 }  // namespace
 
 void RunMatrixInstructions(const MatrixInstruction& instruction, int count, int steps,
@@ -249,14 +226,17 @@ void RunMatrixInstructions(const MatrixInstruction& instruction, int count, int 
   const auto index = static_cast<std::size_t>(FindMatrixInstruction(instruction.name) -
                                               MatrixInstructions().data());
   const auto chains = static_cast<std::size_t>(count);
-  const std::size_t row_bytes = static_cast<std::size_t>(steps) * MatrixInstruction::kBytes;
+  const std::size_t row_words = static_cast<std::size_t>(steps) * MatrixInstruction::kBytes / 4;
   const std::size_t rows = chains * static_cast<std::size_t>(instruction.m());
-  const DeviceArray device_a(rows * row_bytes, a);
-  const DeviceArray device_b(chains * MatrixInstruction::n * row_bytes, b);
-  const DeviceArray device_c(rows * MatrixInstruction::n * sizeof(float), c);
-  const DeviceArray device_d(rows * MatrixInstruction::n * sizeof(float), nullptr);
+  const DeviceMemory<u32> device_a(rows * row_words);
+  const DeviceMemory<u32> device_b(chains * MatrixInstruction::n * row_words);
+  const DeviceMemory<float> device_c(rows * MatrixInstruction::n);
+  const DeviceMemory<float> device_d(rows * MatrixInstruction::n);
+  device_a.CopyIn(a);
+  device_b.CopyIn(b);
+  device_c.CopyIn(c);
   kKernels[index]<<<static_cast<unsigned>(count), instruction.warpgroup ? 128 : 32>>>(
-      steps, device_a.as<u32>(), device_b.as<u32>(), device_c.as<float>(), device_d.as<float>());
+      steps, device_a.data(), device_b.data(), device_c.data(), device_d.data());
   CheckCuda(cudaGetLastError(), "launch");
   device_d.CopyOut(d);
 }
