@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sanitizers.h"
 #include "ops/family.h"
 #include "replay/verify.h"
 
@@ -64,6 +65,32 @@ inline Verdict RunAndVerify(TestCase& test, const std::string& backend = "cpu", 
   if (full) return VerifyFully(test);
   const Expected expected = ComputeExpected(*test.family, test.problem, test.inputs, 1);
   return Verify(*test.family, test.problem, test.inputs, test.outputs, expected, 1);
+}
+
+// The CPU kernel must pass: on all rows when `full`, else on the default sample.
+inline void ExpectPasses(TestCase& test, const std::string& what, bool full = true) {
+  const Verdict verdict = RunAndVerify(test, "cpu", full);
+  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
+}
+
+// The same, and every output that has rows reaches this grade.
+inline void ExpectGrade(TestCase& test, const std::string& grade, const std::string& what,
+                        bool full = true) {
+  const Verdict verdict = RunAndVerify(test, "cpu", full);
+  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
+  if (!verdict.passed()) return;
+  for (const OutputCheck& check : verdict.correctness.outputs) {
+    if (check.rows_total == 0) continue;
+    EXPECT_EQ(check.grade, grade) << what << ", " << check.output;
+  }
+}
+
+// The finding of a verdict by its name; throws when there is none.
+inline Finding FindingOf(const Verdict& verdict, const std::string& name) {
+  for (const Finding& finding : verdict.correctness.findings) {
+    if (finding.name == name) return finding;
+  }
+  throw Error(Fault::kInternal, "no finding " + name);
 }
 
 // The complaint of a call that must refuse its input.

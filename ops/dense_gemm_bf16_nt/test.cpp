@@ -1,7 +1,6 @@
 // Room tests: full and sampled comparison at captured (n, k), the classic failures of GEMM kernels,
 // refusals, and the mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include "base/random.h"
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 
 namespace assay::dense_gemm_bf16_nt {
 namespace {
@@ -17,12 +17,6 @@ namespace {
 constexpr const char* kWide = "dense_gemm_bf16_nt_n12288_k4096";
 constexpr const char* kSquare = "dense_gemm_bf16_nt_n4096_k4096";
 constexpr const char* kDeep = "dense_gemm_bf16_nt_n4096_k12288";
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlowBuild = true;  // baseline loops under instrumentation: 10-30 times slower
-#else
-constexpr bool kSlowBuild = false;
-#endif
 
 const Family& TheFamily() {
   static const Family family = MakeFamily();
@@ -49,7 +43,7 @@ void RunCpuBackend(TestCase& test, int threads = 0) {
 // Rows of A do not depend on M, so the truth of M = 129 (5 to 20 GFLOP of fp64) serves all smaller
 // ones.
 void CompareFully(const char* definition, const std::string& kind) {
-  const std::int64_t largest = kSlowBuild ? 7 : 129;
+  const std::int64_t largest = kSanitized ? 7 : 129;
   const TestCase whole = MakeTestCase(TheFamily(), definition, {{"M", largest}}, 11, kind);
   const Expected truth = ComputeExpected(TheFamily(), whole.problem, whole.inputs, AllRows(whole));
   ASSERT_EQ(truth.invalid, "");
@@ -71,8 +65,8 @@ TEST(DenseGemm, EveryElementDeep) { CompareFully(kDeep, "down"); }
 
 TEST(DenseGemm, EveryGeneratorKind) {
   for (const std::string& kind : Variants()) {
-    if (kSlowBuild && kind != "to_q" && kind != "down" && kind != "magnitude") continue;
-    TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSlowBuild ? 3 : 16}}, 3, kind);
+    if (kSanitized && kind != "to_q" && kind != "down" && kind != "magnitude") continue;
+    TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSanitized ? 3 : 16}}, 3, kind);
     const Verdict verdict = RunAndVerify(test);
     EXPECT_TRUE(verdict.passed()) << kind << ": " << verdict.reason;
     EXPECT_EQ(verdict.correctness.outputs[0].grade, "strict") << kind;
@@ -81,7 +75,7 @@ TEST(DenseGemm, EveryGeneratorKind) {
 
 // The edit prefix: an odd M whose last tile has 29 rows, at the captured sizes.
 TEST(DenseGemm, SampledAtCapturedSize) {
-  if (kSlowBuild) GTEST_SKIP() << "138 GFLOP at captured size are for uninstrumented builds";
+  if (kSanitized) GTEST_SKIP() << "138 GFLOP at captured size are for uninstrumented builds";
   TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", 4125}}, 5, "",
                                {{"module_path", "transformer_blocks.0.attn.to_q"}});
   const Verdict verdict = RunAndVerify(test, "cpu", /*full=*/false);
@@ -97,7 +91,7 @@ TEST(DenseGemm, NoRows) {
 }
 
 TEST(DenseGemm, IntegersAreExact) {
-  TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSlowBuild ? 9 : 65}}, 7, "integers");
+  TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSanitized ? 9 : 65}}, 7, "integers");
   RunCpuBackend(test);
   const auto truth = Reference(test.problem, test.inputs, AllRows(test), SumOrder::kForward);
   const bf16* c = test.outputs["C"].as<bf16>();
@@ -171,7 +165,7 @@ TEST(DenseGemm, SlicedA) {
 
 // TMA epilogues once stored wrong data silently for such shapes.
 TEST(DenseGemm, OddStridesAndUnalignedBases) {
-  const std::int64_t n = kSlowBuild ? 250 : 4090;
+  const std::int64_t n = kSanitized ? 250 : 4090;
   const Strided made = MakeStrided(17, n, 513, 514, 515, n + 7);
   RunCpu(made.args);
   ExpectStrict(made.args);
@@ -180,7 +174,7 @@ TEST(DenseGemm, OddStridesAndUnalignedBases) {
 
 // A stream-K kernel once hung on a tiny m.
 TEST(DenseGemm, FewRowsDeepK) {
-  const Strided made = MakeStrided(16, kSlowBuild ? 64 : 2560, 8192, 8192, 8192, 2560);
+  const Strided made = MakeStrided(16, kSanitized ? 64 : 2560, 8192, 8192, 8192, 2560);
   RunCpu(made.args);
   ExpectStrict(made.args);
 }
@@ -206,11 +200,11 @@ TEST(DenseGemm, NanStaysInItsRowAndColumn) {
 
 // Split-K kernels differ from run to run; ours may not, nor with the number of threads.
 TEST(DenseGemm, TenRunsAndAnyThreadsGiveTheSameBits) {
-  TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSlowBuild ? 29 : 157}}, 9, "to_q");
+  TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", kSanitized ? 29 : 157}}, 9, "to_q");
   RunCpuBackend(test, 1);
   const Tensor& c = test.outputs["C"];
   const std::vector<std::byte> first(c.data, c.data + c.bytes());
-  for (int run = 0; run < (kSlowBuild ? 2 : 10); ++run) {
+  for (int run = 0; run < (kSanitized ? 2 : 10); ++run) {
     RunCpuBackend(test, run % 4);
     ASSERT_EQ(std::memcmp(first.data(), c.data, first.size()), 0) << "run " << run;
   }
@@ -221,28 +215,24 @@ TEST(DenseGemm, TenRunsAndAnyThreadsGiveTheSameBits) {
 TEST(DenseGemm, OffsetsBeyond32Bits) {
   constexpr std::int64_t kStride = (1LL << 31) + 8, kRows = 3, kN = 16, kK = 64;
   constexpr std::size_t kBytes = static_cast<std::size_t>(kStride) * kRows * sizeof(bf16);
-  void* memory[3];
-  for (void*& p : memory) {
-    p = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-             -1, 0);
-    if (p == MAP_FAILED) GTEST_SKIP() << "no " << kBytes << " bytes of address space";
+  const Reserved a_memory(kBytes), b_memory(kBytes), c_memory(kBytes);
+  if (!a_memory.ok() || !b_memory.ok() || !c_memory.ok()) {
+    GTEST_SKIP() << "no " << 3 * kBytes << " bytes of address space";
   }
-  auto* a = static_cast<bf16*>(memory[0]);
-  auto* b = static_cast<bf16*>(memory[1]);
+  auto *a = a_memory.as<bf16>(), *b = b_memory.as<bf16>();
   for (std::int64_t r = 0; r < kRows; ++r) {
     for (std::int64_t k = 0; k < kK; ++k) {
       a[r * kStride + k] = ToBF16(static_cast<float>(r + 1));
       b[r * kStride + k] = ToBF16(static_cast<float>(10 * r + 1));
     }
   }
-  const Args args{kRows, kRows, kK, a, kStride, b, kStride, static_cast<bf16*>(memory[2]), kStride};
+  const Args args{kRows, kRows, kK, a, kStride, b, kStride, c_memory.as<bf16>(), kStride};
   RunCpu(args);
   for (std::int64_t m = 0; m < kRows; ++m) {
     for (std::int64_t n = 0; n < kRows; ++n) {
       EXPECT_EQ(ToFloat(args.c[m * kStride + n]), static_cast<float>(kK * (m + 1) * (10 * n + 1)));
     }
   }
-  for (void* p : memory) munmap(p, kBytes);
   static_assert(kN >= kRows);
 }
 
@@ -340,7 +330,7 @@ TEST(DenseGemm, GeneratedOutputsReachTheCapturedMagnitudes) {
 }
 
 TEST(DenseGemm, MutantsAreKilled) {
-  if (kSlowBuild) GTEST_SKIP() << "captured-size products are for uninstrumented builds";
+  if (kSanitized) GTEST_SKIP() << "captured-size products are for uninstrumented builds";
   // Four whole row tiles and the ragged 29 rows of M = 4125, at an eighth of its cost.
   TestCase test = MakeTestCase(TheFamily(), kSquare, {{"M", 541}}, 13, "to_q");
   ExpectMutantsKilled(test);

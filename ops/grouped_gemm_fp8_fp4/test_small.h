@@ -1,7 +1,6 @@
 // Cases of small size for the tests of this room.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -52,15 +51,5 @@ inline Small WithRows(const List& rows, std::int64_t n = 64, std::int64_t k = 25
 }
 
 inline Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
-
-inline std::string ErrorOf(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace assay::grouped_gemm_fp8_fp4

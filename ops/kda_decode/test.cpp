@@ -1,6 +1,5 @@
 // Tests of the kda_decode room: step shapes, edge semantics of the page, verdicts of mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <cmath>
@@ -10,17 +9,12 @@
 #include "ops/gdn_decode/spec.h"
 #include "ops/kda_decode/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 
 namespace assay::kda_decode {
 namespace {
 
 using ::testing::HasSubstr;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr const char* kDefinition = "kda_decode_h64_d128";
 constexpr const char* kSmall = "kda_decode_h8_d128";
@@ -55,11 +49,6 @@ std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads = 0)
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);
   return BytesOf(test.outputs);
-}
-
-void ExpectPasses(TestCase& test, const std::string& what) {
-  const Verdict verdict = RunAndVerify(test);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
 }
 
 TEST(KdaDecode, EveryDefinition) {
@@ -368,12 +357,11 @@ TEST(KdaDecode, PoolBeyond32BitOffsets) {
   constexpr std::int64_t kSlots = 2101, kElements = 64 * kStateElements;
   constexpr std::size_t kBytes = kSlots * kElements * sizeof(float);
   static_assert((kSlots - 1) * kElements > std::int64_t{1} << 31);
-  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) GTEST_SKIP() << "cannot reserve " << kBytes << " bytes of addresses";
+  const Reserved memory(kBytes);
+  if (!memory.ok()) GTEST_SKIP() << "cannot reserve " << kBytes << " bytes of addresses";
   TestCase test = MakeCase(kDefinition, 1);
   const auto expected = OutputBytes(test);
-  auto* pool = static_cast<float*>(memory);
+  auto* pool = memory.as<float>();
   const std::int64_t slot[] = {kSlots - 1};
   float* place = pool + slot[0] * kElements;
   std::copy_n(test.inputs["state"].as<float>(), kElements, place);
@@ -384,7 +372,6 @@ TEST(KdaDecode, PoolBeyond32BitOffsets) {
   RunCpu(args, 0);
   EXPECT_EQ(std::memcmp(place, expected[1].data(), expected[1].size()), 0);
   EXPECT_EQ(BytesOf(test.outputs["output"]), expected[0]);
-  munmap(memory, kBytes);
 }
 
 TEST(KdaDecode, RefusesBadCalls) {

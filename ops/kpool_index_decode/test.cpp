@@ -1,13 +1,13 @@
 // Tests of the kpool_index_decode room: step shapes, lengths around every boundary, edge semantics,
 // verdicts of mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <limits>
 
 #include "ops/kpool_index_decode/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 
 namespace assay::kpool_index_decode {
 namespace {
@@ -43,11 +43,6 @@ std::vector<std::int32_t> Ids(TestCase& test, int threads = 0) {
   RunCpu(ArgsOf(test), threads);
   const Tensor& ids = test.outputs["pool_ids"];
   return {ids.as<std::int32_t>(), ids.as<std::int32_t>() + ids.elements()};
-}
-
-void ExpectPasses(TestCase& test, const std::string& what) {
-  const Verdict verdict = RunAndVerify(test);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
 }
 
 TEST(KpoolIndex, StepShapes) {
@@ -155,13 +150,12 @@ TEST(KpoolIndex, CacheBeyond32BitOffsets) {
   constexpr std::int64_t kPages = 600000;
   constexpr std::size_t kBytes = kPages * kPageBytes;
   static_assert(kBytes > std::size_t{1} << 32);
-  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) GTEST_SKIP() << "cannot reserve " << kBytes << " bytes of addresses";
+  const Reserved memory(kBytes);
+  if (!memory.ok()) GTEST_SKIP() << "cannot reserve " << kBytes << " bytes of addresses";
   TestCase test = MakeCase({4096});
   const std::vector<std::int32_t> expected = Ids(test);
   Args args = ArgsOf(test);
-  auto* cache = static_cast<std::uint8_t*>(memory);
+  auto* cache = memory.as<std::uint8_t>();
   std::vector<std::int32_t> table;
   for (std::int32_t page = 0; page < 16; ++page) {
     table.push_back(static_cast<std::int32_t>(kPages) - 1 - 3 * page);
@@ -174,7 +168,6 @@ TEST(KpoolIndex, CacheBeyond32BitOffsets) {
   args.pages = kPages;
   RunCpu(args, 0);
   EXPECT_TRUE(std::equal(expected.begin(), expected.end(), args.pool_ids));
-  munmap(memory, kBytes);
 }
 
 TEST(KpoolIndex, Refusals) {

@@ -32,11 +32,6 @@ std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads) {
   return BytesOf(test.outputs);
 }
 
-void ExpectPasses(TestCase& test, const std::string& what) {
-  const Verdict verdict = RunAndVerify(test);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
 TEST(Mhc, StepRowCounts) {
   for (std::int64_t m : {0, 1, 2, 3, 4, 8, 16}) {
     TestCase test = MakeCase(m, 11);

@@ -20,12 +20,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 constexpr const char* kDefinition = "moe_router_gemm_topk_deepseek41_d5120_e384_topk6";
 constexpr std::int64_t kK = 5120, kExperts = 384, kChosen = 6;
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -54,28 +48,6 @@ std::vector<float> Weights(const TestCase& test, std::int64_t m) {
   const float* weights = test.outputs["expert_weights"].as<float>() + m * kChosen;
   return {weights, weights + kChosen};
 }
-
-std::vector<std::byte> OutputBytes(const TestCase& test) {
-  std::vector<std::byte> bytes;
-  for (const Tensor& tensor : test.outputs.tensors()) {
-    bytes.insert(bytes.end(), tensor.data, tensor.data + tensor.bytes());
-  }
-  return bytes;
-}
-
-const Finding& FindingOf(const Verdict& verdict, const std::string& name) {
-  for (const Finding& finding : verdict.correctness.findings) {
-    if (finding.name == name) return finding;
-  }
-  throw Error(Fault::kInternal, "no finding " + name);
-}
-
-void ExpectPasses(TestCase& test, const std::string& what) {
-  const Verdict verdict = RunAndVerify(test);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
-Verdict Judge(TestCase& test) { return VerifyFully(test); }
 
 struct Kernel {
   cpu::Isa isa;
@@ -160,10 +132,10 @@ TEST(Router, LogitsOnDemand) {
   std::vector<float> logits(9 * kExperts);
   Args args = ArgsOf(test);
   RunCpu(args, 0);
-  const auto without = OutputBytes(test);
+  const auto without = BytesOf(test.outputs);
   args.logits = logits.data();
   RunCpu(args, 0);
-  EXPECT_EQ(OutputBytes(test), without);
+  EXPECT_EQ(BytesOf(test.outputs), without);
   for (std::int64_t m = 0; m < 9; ++m) {
     for (std::int64_t e = 0; e < kExperts; e += 37) {
       double sum = 0, magnitude = 0;
@@ -315,7 +287,7 @@ TEST(Router, ExactTiesGoToTheLowerId) {
     ++*second;
     break;
   }
-  EXPECT_THAT(Judge(test).reason, HasSubstr("wrong_rows"));
+  EXPECT_THAT(VerifyFully(test).reason, HasSubstr("wrong_rows"));
 }
 
 // Rows m = 0..4 have b6 - b7 = 0, 1e-7, 1e-6, 1e-5, 1e-4. fp32 cannot see the second.
@@ -337,7 +309,7 @@ TEST(Router, GapSweep) {
     std::int32_t* row = test.outputs["expert_ids"].as<std::int32_t>() + j * kChosen;
     std::replace(row, row + kChosen, static_cast<std::int32_t>(ahead ? 300 + j : 20 + j), other[0]);
     std::sort(row, row + kChosen);
-    const Verdict swapped = Judge(test);
+    const Verdict swapped = VerifyFully(test);
     EXPECT_EQ(swapped.reason.find("wrong_rows") == std::string::npos, j <= 2)
         << j << ": " << swapped.reason;
     std::copy(ids.begin(), ids.end(), row);
@@ -356,7 +328,7 @@ TEST(Router, TheBandIsForFewRows) {
   EXPECT_THAT(Ids(test, 0), ElementsAre(0, 40, 80, 120, 160, 200));
   for (std::int64_t m = 0; m < 10; ++m) {
     test.outputs["expert_ids"].as<std::int32_t>()[m * kChosen + 5] = 240;
-    const Verdict verdict = Judge(test);
+    const Verdict verdict = VerifyFully(test);
     EXPECT_EQ(FindingOf(verdict, "near_tie_rows").measured, static_cast<double>(m + 1));
     EXPECT_EQ(verdict.passed(), m < 2) << m;
   }
@@ -371,19 +343,19 @@ TEST(Router, RejectsBrokenRows) {
   float* weights = test.outputs["expert_weights"].as<float>();
   const auto reason = [&](auto& element, auto value) {
     const auto kept = std::exchange(element, value);
-    const Verdict verdict = Judge(test);
+    const Verdict verdict = VerifyFully(test);
     element = kept;
     EXPECT_FALSE(verdict.passed());
     return verdict.reason;
   };
-  EXPECT_TRUE(Judge(test).passed());
+  EXPECT_TRUE(VerifyFully(test).passed());
   EXPECT_THAT(reason(ids[6 * 3 + 5], 384), HasSubstr("expert_ids[3,5] = 384 is outside 0..383"));
   EXPECT_THAT(reason(ids[6 * 3], -1), HasSubstr("expert_ids[3,0] = -1 is outside"));
   EXPECT_THAT(reason(ids[6 * 3 + 1], ids[6 * 3]), HasSubstr("does not increase"));
   EXPECT_THAT(reason(weights[6 * 7 + 2], 1.001f * weights[6 * 7 + 2]),
               HasSubstr("expert_weights[7,2] = "));
   EXPECT_THAT(reason(weights[6 * 7 + 2], kNaN), HasSubstr("expert_weights[7,2] = nan"));
-  EXPECT_EQ(Judge(test).correctness.outputs[0].grade, "checks");
+  EXPECT_EQ(VerifyFully(test).correctness.outputs[0].grade, "checks");
 }
 
 // --- properties ---
@@ -443,11 +415,11 @@ TEST(Router, RunsAreBitwiseEqual) {
   for (const std::int64_t m : {1, 3, 61}) {
     TestCase test = MakeCase(m);
     RunCpu(ArgsOf(test), 1);
-    const auto expected = OutputBytes(test);
+    const auto expected = BytesOf(test.outputs);
     for (int launch = 0; launch < 100; ++launch) {
       test.outputs.Poison();
       RunCpu(ArgsOf(test), launch % 6 + 1);
-      ASSERT_EQ(OutputBytes(test), expected) << launch;
+      ASSERT_EQ(BytesOf(test.outputs), expected) << launch;
     }
   }
 }
@@ -455,7 +427,7 @@ TEST(Router, RunsAreBitwiseEqual) {
 TEST(Router, LongRowStride) {
   TestCase test = MakeCase(5);
   RunCpu(ArgsOf(test), 0);
-  const auto expected = OutputBytes(test);
+  const auto expected = BytesOf(test.outputs);
   constexpr std::int64_t kStride = kK + 8;
   std::vector<bf16> storage(5 * kStride + 8, bf16{0x7FC0});
   bf16* x = storage.data();
@@ -466,7 +438,7 @@ TEST(Router, LongRowStride) {
   args.ldx = kStride;
   test.outputs.Poison();
   RunCpu(args, 0);
-  EXPECT_EQ(OutputBytes(test), expected);
+  EXPECT_EQ(BytesOf(test.outputs), expected);
 }
 
 TEST(Router, EngineConvention) {
@@ -652,7 +624,7 @@ TEST(RouterInputs, DistributionIsAsDocumented) {
     for (const std::int32_t id : Ids(test, m)) ++uses[static_cast<std::size_t>(id)];
   }
   EXPECT_GT(*std::max_element(uses.begin(), uses.end()), 10 * 6 * kRows / kExperts);
-  const auto with_bias = OutputBytes(test);
+  const auto with_bias = BytesOf(test.outputs);
   std::fill_n(Bias(test), kExperts, 0.0f);
   int changed = 0;
   std::vector<std::vector<std::int32_t>> before;

@@ -1,7 +1,6 @@
 // Tests of this room: captured grids, length crossings, border semantics, refusals, determinism,
 // kept public bugs, mutants, and the identities of the captured records.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "ops/neighborhood_attention_3d/spec.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 
 namespace assay::neighborhood_attention_3d {
 namespace {
@@ -60,16 +60,11 @@ TestCase Make(const std::string& definition, std::int64_t b, const Grid& grid,
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
 
-std::vector<std::byte> Bytes(const TestCase& test) {
-  const Tensor& o = test.outputs["O"];
-  return {o.data, o.data + o.bytes()};
-}
-
 // Output bytes of a run on poisoned outputs.
 std::vector<std::byte> Compute(TestCase& test, int threads = 0) {
   test.outputs.Poison();
   RunCpu(ArgsOf(test), threads);
-  return Bytes(test);
+  return BytesOf(test.outputs["O"]);
 }
 
 bf16* Row(TestCase& test, const char* name, const Point& p, std::int64_t head) {
@@ -113,23 +108,6 @@ bool Sees(const TestCase& test, const Point& query, const Point& key) {
          InWindow(query.x, key.x, p.axis("kx"), p.axis("X"));
 }
 
-template <class Call>
-std::string RefusalOf(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "(not refused)";
-}
-
-void ExpectPasses(TestCase& test, const std::string& what, bool full = true) {
-  const Verdict verdict = RunAndVerify(test, "cpu", full);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-  EXPECT_EQ(verdict.correctness.outputs[0].grade, "captured") << what;
-}
-
 std::string Text(const Grid& grid) {
   return std::to_string(grid.t) + "x" + std::to_string(grid.y) + "x" + std::to_string(grid.x);
 }
@@ -139,15 +117,15 @@ std::string Text(const Grid& grid) {
 TEST(NeighborhoodAttention3d, CapturedGridsOfTheMiddleStages) {
   for (const Grid& grid : {Grid{9, 10, 16}, {18, 10, 16}, {9, 14, 24}}) {
     TestCase test = Make(kH32, 1, grid);
-    ExpectPasses(test, "h32 " + Text(grid), false);
+    ExpectGrade(test, "captured", "h32 " + Text(grid), false);
   }
   for (const Grid& grid : {Grid{9, 20, 32}, {18, 20, 32}, {9, 28, 48}}) {
     TestCase test = Make(kH16, 1, grid);
-    ExpectPasses(test, "h16 " + Text(grid), false);
+    ExpectGrade(test, "captured", "h16 " + Text(grid), false);
   }
   for (const Grid& grid : {Grid{17, 20, 32}, {35, 20, 32}, {17, 28, 48}, {33, 40, 64}}) {
     TestCase test = Make(kH8, 1, grid);
-    ExpectPasses(test, "h8 " + Text(grid), false);
+    ExpectGrade(test, "captured", "h8 " + Text(grid), false);
   }
 }
 
@@ -155,7 +133,7 @@ TEST(NeighborhoodAttention3d, CapturedGridsOfTheMiddleStages) {
 TEST(NeighborhoodAttention3d, CapturedWindowsOfTheLastStage) {
   for (const Grid& grid : {Grid{13, 20, 32}, {16, 28, 24}}) {
     TestCase test = Make(kH4, 1, grid);
-    ExpectPasses(test, "h4 " + Text(grid), false);
+    ExpectGrade(test, "captured", "h4 " + Text(grid), false);
   }
 }
 
@@ -164,7 +142,7 @@ TEST(NeighborhoodAttention3d, CapturedBatchesHoldDifferentData) {
     TestCase test = Make(definition, 2, grid);
     EXPECT_NE(std::memcmp(Row(test, "K", {0, 0, 0, 0}, 0), Row(test, "K", {1, 0, 0, 0}, 0), 128),
               0);
-    ExpectPasses(test, definition);
+    ExpectGrade(test, "captured", definition);
   }
 }
 
@@ -173,7 +151,7 @@ TEST(NeighborhoodAttention3d, EveryGeneratorVariant) {
     for (const auto& [definition, grid] :
          {std::pair{kH32, Grid{4, 10, 16}}, {kH8, {5, 12, 10}}, {"h2_11_11_11", {11, 12, 13}}}) {
       TestCase test = Make(definition, 1, grid, variant);
-      ExpectPasses(test, std::string(definition) + " " + variant);
+      ExpectGrade(test, "captured", std::string(definition) + " " + variant);
     }
   }
 }
@@ -220,7 +198,7 @@ TEST(NeighborhoodAttention3d, EveryInstructionSetAndOddWindows) {
 TEST(NeighborhoodAttention3d, GridsSmallerThanATile) {
   for (const Grid& grid : {Grid{3, 7, 10}, {9, 7, 7}, {3, 8, 7}}) {
     TestCase test = Make(kH32, 1, grid);
-    ExpectPasses(test, Text(grid));
+    ExpectGrade(test, "captured", Text(grid));
   }
 }
 
@@ -264,7 +242,7 @@ TEST(NeighborhoodAttention3d, UnitValueOfOneVoxelReachesExactlyItsWindows) {
 TEST(NeighborhoodAttention3d, ConstantValuesComeBack) {
   for (const char* definition : {kH8, kH4}) {
     TestCase test = Make(definition, 1, {12, 13, 17}, "constant_value");
-    ExpectPasses(test, definition);
+    ExpectGrade(test, "captured", definition);
     const bf16 constant = test.inputs["V"].as<bf16>()[0];
     ForPoints(test, [&](const Point& p) {
       ASSERT_NEAR(ToFloat(Row(test, "O", p, 2)[3]), ToFloat(constant), 0.01);
@@ -314,7 +292,7 @@ TEST(NeighborhoodAttention3d, ClampedWindowCoversAShortAxis) {
   const Attributes clamp = {{"clamp_window", std::int64_t{1}}};
   for (const Grid& grid : {Grid{2, 7, 9}, {1, 4, 6}, {3, 7, 7}}) {
     TestCase test = Make(kH32, 1, grid, "", clamp);
-    ExpectPasses(test, Text(grid));
+    ExpectGrade(test, "captured", Text(grid));
   }
 }
 
@@ -376,24 +354,6 @@ TEST(NeighborhoodAttention3d, InfiniteKeysAndValues) {
 
 // --- memory: kept public bugs ---
 
-// Sparse address space: only the pages that are touched exist.
-class SparseTokens {
- public:
-  explicit SparseTokens(std::size_t bytes) : bytes_(bytes) {
-    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  }
-  ~SparseTokens() {
-    if (ok()) munmap(memory_, bytes_);
-  }
-  bool ok() const { return memory_ != MAP_FAILED; }
-  bf16* data() const { return static_cast<bf16*>(memory_); }
-
- private:
-  std::size_t bytes_;
-  void* memory_;
-};
-
 // Copies between contiguous memory and rows of 64 with other strides.
 void Scatter(const Args& from, const bf16* source, const Strides& source_strides,
              const Strides& strides, bf16* to) {
@@ -413,7 +373,7 @@ void Scatter(const Args& from, const bf16* source, const Strides& source_strides
 // NATTEN issue 335 and its later changelog: stride overflow on large inputs.
 TEST(NeighborhoodAttention3d, OffsetsBeyond32Bits) {
   constexpr std::int64_t kFar = (1LL << 31) + 64;  // elements between time slices
-  const SparseTokens q(3 * 2 * kFar), k(3 * 2 * kFar), v(3 * 2 * kFar), o(3 * 2 * kFar);
+  const Reserved q(3 * 2 * kFar), k(3 * 2 * kFar), v(3 * 2 * kFar), o(3 * 2 * kFar);
   if (!q.ok() || !k.ok() || !v.ok() || !o.ok()) GTEST_SKIP() << "no address space for 52 GB";
   TestCase test = Make("h2_3_5_5", 1, {3, 6, 9});
   const auto near = Compute(test);
@@ -421,18 +381,18 @@ TEST(NeighborhoodAttention3d, OffsetsBeyond32Bits) {
   const Strides contiguous = args.q_strides;
   Strides far = contiguous;
   far.t = kFar;
-  Scatter(args, args.q, contiguous, far, q.data());
-  Scatter(args, args.k, contiguous, far, k.data());
-  Scatter(args, args.v, contiguous, far, v.data());
-  args.q = q.data();
-  args.k = k.data();
-  args.v = v.data();
-  args.o = o.data();
+  Scatter(args, args.q, contiguous, far, q.as<bf16>());
+  Scatter(args, args.k, contiguous, far, k.as<bf16>());
+  Scatter(args, args.v, contiguous, far, v.as<bf16>());
+  args.q = q.as<bf16>();
+  args.k = k.as<bf16>();
+  args.v = v.as<bf16>();
+  args.o = o.as<bf16>();
   args.q_strides = args.k_strides = args.v_strides = args.o_strides = far;
   RunCpu(args, 0);
   test.outputs.Poison();
-  Scatter(args, o.data(), far, contiguous, test.outputs["O"].as<bf16>());
-  EXPECT_EQ(near, Bytes(test));
+  Scatter(args, o.as<bf16>(), far, contiguous, test.outputs["O"].as<bf16>());
+  EXPECT_EQ(near, BytesOf(test.outputs["O"]));
 }
 
 // NATTEN issue 141 and the LTX-2 documentation: heads-first and permuted layouts were silently
@@ -468,7 +428,7 @@ TEST(NeighborhoodAttention3d, HeadsFirstAndPermutedLayouts) {
   RunCpu(args, 0);
   test.outputs.Poison();
   Scatter(args, o.data(), heads_first, contiguous, test.outputs["O"].as<bf16>());
-  EXPECT_EQ(wanted, Bytes(test));
+  EXPECT_EQ(wanted, BytesOf(test.outputs["O"]));
 }
 
 std::int64_t PeakKilobytes() {
@@ -618,23 +578,23 @@ TEST(NeighborhoodAttention3d, CostOfTheTable) {
 // --- refusals ---
 
 TEST(NeighborhoodAttention3d, RefusesAxesShorterThanTheWindow) {
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make(kH32, 1, {2, 7, 7});
               }),
               HasSubstr("axis T: length 2 smaller than window 3"));
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make(kH32, 1, {3, 6, 7});
               }),
               HasSubstr("axis Y: length 6 smaller than window 7"));
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make(kH4, 1, {11, 11, 10});
               }),
               HasSubstr("axis X: length 10 smaller than window 11"));
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make(kH4, 1, {11, 11, 0}, "", {{"clamp_window", std::int64_t{1}}});
               }),
               HasSubstr("axis X: length 0"));
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make(kH4, 1, {11, 11, 11}, "", {{"clamp_window", std::string("yes")}});
               }),
               HasSubstr("clamp_window must be 0 or 1"));
@@ -645,7 +605,7 @@ TEST(NeighborhoodAttention3d, RefusesWhatTheTypedCallCannotDo) {
   const auto refusal = [&](auto change) {
     Args args = ArgsOf(test);
     change(args);
-    return RefusalOf([&] { RunCpu(args, 0); });
+    return ErrorOf([&] { RunCpu(args, 0); });
   };
   EXPECT_THAT(refusal([](Args& a) { a.ky = 4; }), HasSubstr("axis Y: window 4 is even"));
   EXPECT_THAT(refusal([](Args& a) { a.kx = 0; }), HasSubstr("axis X: window 0 is not positive"));
@@ -668,7 +628,7 @@ TEST(NeighborhoodAttention3d, RefusesTensorsThatDoNotFit) {
     std::vector<TensorLayout> layouts = test.inputs.layouts();
     layouts[which] = layout;
     const Bundle inputs = Bundle::Allocate(layouts);
-    return RefusalOf([&] { TheFamily().validate_inputs(test.problem, inputs); });
+    return ErrorOf([&] { TheFamily().validate_inputs(test.problem, inputs); });
   };
   EXPECT_THAT(refusal(0, {"Q", DType::kF16, {1, 3, 6, 7, 2, 64}}),
               HasSubstr("'Q' is float16[1,3,6,7,2,64], expected bfloat16[1,3,6,7,2,64]"));

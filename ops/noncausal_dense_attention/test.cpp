@@ -1,7 +1,6 @@
 // Tests of this room: captured shapes, length crossings, edge semantics, refusals, determinism,
 // kept public bugs, mutants, and the identities of the captured records.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "ops/attention/rows.h"
 #include "ops/noncausal_dense_attention/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 
 namespace assay {
 namespace {
@@ -55,33 +55,17 @@ Verdict RunAndVerifySample(TestCase& test, std::int64_t random) {
   return Verify(Dense(), test.problem, test.inputs, test.outputs, expected, 5);
 }
 
-std::vector<std::byte> Bytes(const Bundle& outputs) {
-  const Tensor& o = outputs["O"];
-  return {o.data, o.data + o.bytes()};
-}
-
 // Output bytes of a run on poisoned outputs.
 std::vector<std::byte> Compute(TestCase& test, int threads = 0) {
   test.outputs.Poison();
   room::RunCpu(ArgsOf(test), threads);
-  return Bytes(test.outputs);
+  return BytesOf(test.outputs["O"]);
 }
 
 bf16* Row(TestCase& test, const char* name, std::int64_t token, std::int64_t head) {
   Bundle& bundle = std::string_view(name) == "O" ? test.outputs : test.inputs;
   const std::int64_t heads = test.problem.axis("H"), dim = test.problem.axis("D");
   return bundle[name].as<bf16>() + (token * heads + head) * dim;
-}
-
-template <class Call>
-std::string RefusalOf(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.fault(), Fault::kInput);
-    return error.what();
-  }
-  return "(not refused)";
 }
 
 // --- shapes ---
@@ -327,44 +311,26 @@ TEST(NoncausalDenseAttention, MoreThan65536MaskedKeys) {  // kept: pytorch 16258
   }
 }
 
-// Sparse address space: only the pages that are touched exist.
-class SparseTokens {
- public:
-  explicit SparseTokens(std::size_t bytes) : bytes_(bytes) {
-    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  }
-  ~SparseTokens() {
-    if (ok()) munmap(memory_, bytes_);
-  }
-  bool ok() const { return memory_ != MAP_FAILED; }
-  bf16* data() const { return static_cast<bf16*>(memory_); }
-
- private:
-  std::size_t bytes_;
-  void* memory_;
-};
-
 TEST(NoncausalDenseAttention, OffsetsBeyond32Bits) {  // kept: flash-attention PR 1500
   constexpr std::int64_t kFar = (1LL << 32) + 64;     // elements between the two tokens
-  const SparseTokens q(2 * kFar + 4096), k(2 * kFar + 4096), v(2 * kFar + 4096), o(2 * kFar + 4096);
+  const Reserved q(2 * kFar + 4096), k(2 * kFar + 4096), v(2 * kFar + 4096), o(2 * kFar + 4096);
   if (!q.ok() || !k.ok() || !v.ok() || !o.ok()) GTEST_SKIP() << "no address space for 32 GiB";
   TestCase test = Make("h1_d64", 1, 2, 2);
   const auto near = Compute(test);
   Args args = ArgsOf(test);
   for (std::int64_t token = 0; token < 2; ++token) {
-    std::copy_n(Row(test, "Q", token, 0), 64, q.data() + token * kFar);
-    std::copy_n(Row(test, "K", token, 0), 64, k.data() + token * kFar);
-    std::copy_n(Row(test, "V", token, 0), 64, v.data() + token * kFar);
+    std::copy_n(Row(test, "Q", token, 0), 64, q.as<bf16>() + token * kFar);
+    std::copy_n(Row(test, "K", token, 0), 64, k.as<bf16>() + token * kFar);
+    std::copy_n(Row(test, "V", token, 0), 64, v.as<bf16>() + token * kFar);
   }
-  args.q = q.data();
-  args.k = k.data();
-  args.v = v.data();
-  args.o = o.data();
+  args.q = q.as<bf16>();
+  args.k = k.as<bf16>();
+  args.v = v.as<bf16>();
+  args.o = o.as<bf16>();
   args.q_strides.token = args.k_strides.token = args.v_strides.token = args.o_strides.token = kFar;
   room::RunCpu(args, 0);
   for (std::int64_t token = 0; token < 2; ++token) {
-    EXPECT_EQ(std::memcmp(o.data() + token * kFar, near.data() + token * 128, 128), 0);
+    EXPECT_EQ(std::memcmp(o.as<bf16>() + token * kFar, near.data() + token * 128, 128), 0);
   }
 }
 
@@ -416,7 +382,7 @@ TEST(NoncausalDenseAttention, KeysSharedByAllBatches) {
   args.k_strides.batch = args.v_strides.batch = 0;
   test.outputs.Poison();
   room::RunCpu(args, 0);
-  EXPECT_EQ(wanted, Bytes(test.outputs));
+  EXPECT_EQ(wanted, BytesOf(test.outputs["O"]));
 }
 
 TEST(NoncausalDenseAttention, MaskBroadcastByStrides) {
@@ -430,15 +396,15 @@ TEST(NoncausalDenseAttention, MaskBroadcastByStrides) {
   args.mask_strides = {0, 0, 64, 1};
   test.outputs.Poison();
   room::RunCpu(args, 0);
-  EXPECT_EQ(wanted, Bytes(test.outputs));
+  EXPECT_EQ(wanted, BytesOf(test.outputs["O"]));
   const std::uint8_t one = 1;  // a single byte for everybody
   args.mask = &one;
   args.mask_strides = {0, 0, 0, 0};
   room::RunCpu(args, 0);
   args.mask = nullptr;
-  const auto all = Bytes(test.outputs);
+  const auto all = BytesOf(test.outputs["O"]);
   room::RunCpu(args, 0);
-  EXPECT_EQ(all, Bytes(test.outputs));
+  EXPECT_EQ(all, BytesOf(test.outputs["O"]));
 }
 
 // --- reproducibility ---
@@ -485,7 +451,7 @@ TEST(NoncausalDenseAttention, RefusesStrides) {
   const auto refusal = [&](auto change) {
     Args args = ArgsOf(test);
     change(args);
-    return RefusalOf([&] { room::RunCpu(args, 0); });
+    return ErrorOf([&] { room::RunCpu(args, 0); });
   };
   EXPECT_THAT(refusal([](Args& a) { a.d = 96; }), HasSubstr("96, supported are 64 and 128"));
   EXPECT_THAT(refusal([](Args& a) { a.q_strides.channel = 2; }),
@@ -506,7 +472,7 @@ TEST(NoncausalDenseAttention, RefusesMasksThatAreNotBool) {  // kept: pytorch PR
     std::vector<TensorLayout> layouts = test.inputs.layouts();
     layouts.push_back({"mask", dtype, {1, 8}});
     const Bundle inputs = Bundle::Allocate(layouts);
-    EXPECT_THAT(RefusalOf([&] { Dense().validate_inputs(test.problem, inputs); }),
+    EXPECT_THAT(ErrorOf([&] { Dense().validate_inputs(test.problem, inputs); }),
                 HasSubstr("mask is " + std::string(DTypeName(dtype)) + ", supported is bool"));
   }
 }
@@ -517,12 +483,12 @@ TEST(NoncausalDenseAttention, RefusesTensorsThatDoNotFit) {
     std::vector<TensorLayout> layouts = test.inputs.layouts();
     layouts[which] = layout;
     const Bundle inputs = Bundle::Allocate(layouts);
-    return RefusalOf([&] { Dense().validate_inputs(test.problem, inputs); });
+    return ErrorOf([&] { Dense().validate_inputs(test.problem, inputs); });
   };
   EXPECT_THAT(refusal(1, {"K", DType::kBF16, {1, 8, 4, 64}}), HasSubstr("K has shape [1,8,4,64]"));
   EXPECT_THAT(refusal(2, {"V", DType::kBF16, {1, 8, 2, 32}}), HasSubstr("expected [1,8,2,64]"));
   EXPECT_THAT(refusal(0, {"Q", DType::kF16, {1, 8, 2, 64}}), HasSubstr("Q is float16"));
-  EXPECT_THAT(RefusalOf([] {
+  EXPECT_THAT(ErrorOf([] {
                 Make("h2_d64", 1, 8, 8, "", {{"k_buffer", std::int64_t{7}}});
               }),
               HasSubstr("k_buffer = 7 is shorter than Nk = 8"));

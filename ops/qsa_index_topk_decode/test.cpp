@@ -1,7 +1,6 @@
 // Tests of the qsa_index_topk_decode room: captured batches, edge semantics of the page, exact
 // ties, addresses past 32 bits, refusals, verdicts of mutants.
 #include <gmock/gmock.h>
-#include <sys/mman.h>
 
 #include <cmath>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include "base/random.h"
 #include "ops/qsa_index_topk_decode/spec.h"
 #include "replay/room_test.h"
+#include "replay/test_memory.h"
 #include "tests/captured_records.h"
 
 namespace assay::qsa_index_topk_decode {
@@ -20,12 +20,6 @@ namespace {
 using ::testing::HasSubstr;
 using List = std::vector<std::int64_t>;
 using Ids = std::vector<std::int32_t>;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr const char* kDefinition = "qsa_index_topk_decode_qwen38_h4_d128_topk512_c4";
 constexpr bf16 kNaN{0x7FC0};
@@ -94,18 +88,10 @@ void SetKey(TestCase& test, std::int64_t group, bf16 value) {
   std::fill_n(KeyOf(test, 0, group), kHeadSize, value);
 }
 
-double FindingOf(const Verdict& verdict, const std::string& name) {
-  for (const Finding& finding : verdict.correctness.findings) {
-    if (finding.name == name) return finding.measured;
-  }
-  ADD_FAILURE() << "no finding " << name;
-  return -1;
-}
-
 void ExpectExact(TestCase& test, const std::string& what) {
   const Verdict verdict = RunAndVerify(test);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-  EXPECT_EQ(FindingOf(verdict, "near_tie_rows"), 0) << what;
+  EXPECT_EQ(FindingOf(verdict, "near_tie_rows").measured, 0) << what;
 }
 
 // --- captured batches ---
@@ -120,7 +106,7 @@ TEST(QsaIndex, CapturedBatches) {
     const Verdict verdict = RunAndVerify(test);
     ASSERT_TRUE(verdict.passed()) << workload.uuid << ": " << verdict.reason;
     rows += workload.axes.at("B");
-    near_ties += static_cast<std::int64_t>(FindingOf(verdict, "near_tie_rows"));
+    near_ties += static_cast<std::int64_t>(FindingOf(verdict, "near_tie_rows").measured);
   }
   EXPECT_TRUE(rows == 1288 || kSanitized) << rows;
   EXPECT_LE(near_ties, rows / 1000);
@@ -375,7 +361,7 @@ TEST(QsaIndex, EveryInstructionSet) {
         RunCpu(ArgsOf(test), 0, isa);
         const Verdict verdict = VerifyFully(test);
         EXPECT_TRUE(verdict.passed()) << cpu::IsaName(isa) << variant << verdict.reason;
-        EXPECT_EQ(FindingOf(verdict, "near_tie_rows"), 0);
+        EXPECT_EQ(FindingOf(verdict, "near_tie_rows").measured, 0);
       }
     }
   }
@@ -489,18 +475,12 @@ TEST(QsaIndex, PaddedPages) {
 TEST(QsaIndex, GuardPageBehindTheCache) {
   TestCase test = MakeCase({4 * 1600});
   const Ids wanted = IdsOf(test);
-  const std::size_t bytes = test.inputs["index_k_cache"].bytes();
-  auto* memory = static_cast<std::byte*>(
-      mmap(nullptr, bytes + 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  ASSERT_NE(memory, MAP_FAILED);
-  ASSERT_EQ(mprotect(memory + 4096, bytes, PROT_READ | PROT_WRITE), 0);
+  const Guarded keys(test.inputs["index_k_cache"]);
   Args args = ArgsOf(test);
-  std::memcpy(memory + 4096, args.index_k_cache, bytes);
-  args.index_k_cache = reinterpret_cast<const bf16*>(memory + 4096);
+  args.index_k_cache = keys.as<bf16>();
   test.outputs.Poison();
   RunCpu(args, 0);
   EXPECT_EQ(RowOf(test, 0), wanted);
-  munmap(memory, bytes + 8192);
 }
 
 // --- the selector alone ---
@@ -560,11 +540,11 @@ void Swap(TestCase& test, std::int32_t out, std::int32_t in) {
 TEST(QsaIndexChecks, NearTiesAreEquivalentAndCounted) {
   TestCase test = MakeCase({4 * 1000}, "monotone_up");
   IdsOf(test);
-  EXPECT_EQ(FindingOf(Judge(test), "near_tie_rows"), 0);
+  EXPECT_EQ(FindingOf(Judge(test), "near_tie_rows").measured, 0);
   Swap(test, 488, 485);
   Verdict verdict = Judge(test);
   EXPECT_TRUE(verdict.passed()) << verdict.reason;
-  EXPECT_EQ(FindingOf(verdict, "near_tie_rows"), 1);
+  EXPECT_EQ(FindingOf(verdict, "near_tie_rows").measured, 1);
   Swap(test, 489, 479);
   verdict = Judge(test);
   EXPECT_FALSE(verdict.passed());

@@ -28,11 +28,6 @@ TestCase MakeCase(std::int64_t m, const std::string& variant = "default",
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }
 
-void ExpectPasses(TestCase& test, const std::string& what) {
-  const Verdict verdict = RunAndVerify(test);
-  EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-}
-
 TEST(Swiglu, EveryDefinitionRowCountAndVariant) {
   for (const Definition& definition : TheFamily().definitions) {
     for (std::int64_t m : {0, 1, 2, 3, 9, 16, 128, 300}) {
