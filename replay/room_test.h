@@ -68,7 +68,7 @@ inline Verdict RunAndVerify(TestCase& test, const std::string& backend = "cpu", 
 }
 
 // The CPU kernel must pass: on all rows when `full`, else on the default sample.
-inline void ExpectPasses(TestCase& test, const std::string& what, bool full = true) {
+inline void ExpectCpuPasses(TestCase& test, const std::string& what, bool full = true) {
   const Verdict verdict = RunAndVerify(test, "cpu", full);
   EXPECT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
 }

@@ -42,7 +42,7 @@ TEST(GdnDecode, CapturedBatchSizes) {
   for (std::int64_t batch : {1, 4, 8, 16, 32, 48, 64}) {
     if (kSanitized && batch > 8) break;
     TestCase test = MakeCase(batch);
-    ExpectPasses(test, "batch_size " + std::to_string(batch));
+    ExpectCpuPasses(test, "batch_size " + std::to_string(batch));
   }
 }
 
@@ -50,14 +50,14 @@ TEST(GdnDecode, OtherBatchSizes) {
   for (std::int64_t batch : {0, 2, 3, 5, 17, 65}) {
     if (kSanitized && batch > 5) break;
     TestCase test = MakeCase(batch, "default", 11);
-    ExpectPasses(test, "batch_size " + std::to_string(batch));
+    ExpectCpuPasses(test, "batch_size " + std::to_string(batch));
   }
 }
 
 TEST(GdnDecode, AllVariants) {
   for (const std::string& variant : TheFamily().variants) {
     TestCase test = MakeCase(kSanitized ? 2 : 9, variant, 3);
-    ExpectPasses(test, variant);
+    ExpectCpuPasses(test, variant);
   }
 }
 
@@ -176,7 +176,7 @@ TEST(GdnDecode, ValueHeadReadsKeyHeadOfItsPair) {
       k[c * kHeadSize + i] = ToBF16(i == c ? 1.0f : 0.0f);
     }
   }
-  ExpectPasses(test, "axis keys");
+  ExpectCpuPasses(test, "axis keys");
   const float* state = test.outputs["new_state"].as<float>();
   const bf16* v = test.inputs["v"].as<bf16>();
   for (std::int64_t h = 0; h < kValueHeads; ++h) {
@@ -201,7 +201,7 @@ TEST(GdnDecode, StateIsKLast) {
   for (std::int64_t i = 0; i < kKeyHeads * kHeadSize; ++i) {
     test.inputs["q"].as<bf16>()[i] = ToBF16(i % kHeadSize == 5 ? 1.0f : 0.0f);
   }
-  ExpectPasses(test, "axis query");
+  ExpectCpuPasses(test, "axis query");
   for (std::int64_t v = 0; v < kHeadSize; ++v) {
     const float expected = kDefaultScale * static_cast<float>(v - 15);
     EXPECT_EQ(test.outputs["output"].as<bf16>()[v], ToBF16(expected)) << "row " << v;
@@ -251,7 +251,7 @@ TEST(GdnDecode, DoesNotNormalise) {
   for (std::int64_t i = 0; i < 2 * kValueHeads; ++i) {
     test.inputs["b"].as<bf16>()[i] = ToBF16(-1.5f);
   }
-  ExpectPasses(test, "norm 2");
+  ExpectCpuPasses(test, "norm 2");
 }
 
 TEST(GdnDecode, InfiniteGateInputs) {
@@ -264,7 +264,7 @@ TEST(GdnDecode, InfiniteGateInputs) {
   b[3] = ToBF16(-kInf);  // beta = 0
   a[4] = ToBF16(kInf);
   b[4] = ToBF16(-kInf);  // wiped and nothing new
-  ExpectPasses(test, "infinite gates");
+  ExpectCpuPasses(test, "infinite gates");
   const float* state = test.outputs["new_state"].as<float>();
   for (std::int64_t i = 0; i < kStateElements; ++i) EXPECT_EQ(state[4 * kStateElements + i], 0);
 }
@@ -291,19 +291,19 @@ NaNs CountNaNs(TestCase& test) {
 TEST(GdnDecode, NaNStaysWhereThePageSays) {
   TestCase v = MakeCase(1);
   v.inputs["v"].as<bf16>()[3 * kHeadSize + 17] = ToBF16(kNaN);
-  ExpectPasses(v, "NaN in v");
+  ExpectCpuPasses(v, "NaN in v");
   EXPECT_THAT(CountNaNs(v).output, ::testing::ElementsAre(0, 0, 0, 1, 0, 0, 0, 0));
   EXPECT_THAT(CountNaNs(v).state, ::testing::ElementsAre(0, 0, 0, 128, 0, 0, 0, 0));
 
   TestCase k = MakeCase(1);
   k.inputs["k"].as<bf16>()[1 * kHeadSize + 5] = ToBF16(kNaN);
-  ExpectPasses(k, "NaN in k");
+  ExpectCpuPasses(k, "NaN in k");
   EXPECT_THAT(CountNaNs(k).output, ::testing::ElementsAre(0, 0, 128, 128, 0, 0, 0, 0));
   EXPECT_THAT(CountNaNs(k).state, ::testing::ElementsAre(0, 0, 16384, 16384, 0, 0, 0, 0));
 
   TestCase q = MakeCase(1);
   q.inputs["q"].as<bf16>()[3 * kHeadSize + 5] = ToBF16(kNaN);
-  ExpectPasses(q, "NaN in q");
+  ExpectCpuPasses(q, "NaN in q");
   EXPECT_THAT(CountNaNs(q).output, ::testing::ElementsAre(0, 0, 0, 0, 0, 0, 128, 128));
   EXPECT_THAT(CountNaNs(q).state, ::testing::Each(0));
 }

@@ -54,7 +54,7 @@ std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads = 0)
 TEST(KdaDecode, EveryDefinition) {
   for (const Definition& definition : TheFamily().definitions) {
     TestCase test = MakeCase(definition.name, kSanitized ? 1 : 2, "default", 5);
-    ExpectPasses(test, definition.name);
+    ExpectCpuPasses(test, definition.name);
   }
 }
 
@@ -72,7 +72,7 @@ TEST(KdaDecode, AllVariantsAndGates) {
     for (const char* gate : {"", "_unbounded", "_plain"}) {
       if (kSanitized && *gate != 0 && variant != "extreme_gates") continue;  // 64 heads are slow
       TestCase test = MakeCase(std::string(kDefinition) + gate, 1, variant, 3);
-      ExpectPasses(test, variant + gate);
+      ExpectCpuPasses(test, variant + gate);
     }
   }
 }
@@ -81,7 +81,7 @@ TEST(KdaDecode, OtherLowerBounds) {
   for (double bound : {-1.0, -0.25, -5.0, -30.0}) {
     TestCase test = MakeCase(kSmall, 2, "default", 7, {{"lower_bound", bound}});
     EXPECT_EQ(ArgsOf(test).lower_bound, bound);
-    ExpectPasses(test, std::to_string(bound));
+    ExpectCpuPasses(test, std::to_string(bound));
   }
 }
 
@@ -91,7 +91,7 @@ TEST(KdaDecode, NormalisedQueriesAndKeys) {
   double squares = 0;
   for (std::int64_t i = 0; i < kHeadSize; ++i) squares += std::pow(ToFloat(k[i]), 2);
   EXPECT_NEAR(squares, 1, 4e-3);
-  ExpectPasses(test, "normalised");
+  ExpectCpuPasses(test, "normalised");
 }
 
 // Tighter than the captured rule: 1 bf16 ulp plus 2^-20 of the summed magnitudes.
@@ -222,7 +222,7 @@ TEST(KdaDecode, BoundaryOfTheBound) {
     std::fill(raw, raw + 8 * kHeadSize, ToBF16(a));
     for (int token = 0; token < 64; ++token) {
       if (token % 16 == 15) {
-        ExpectPasses(test, "token " + std::to_string(token) + " at a = " + std::to_string(a));
+        ExpectCpuPasses(test, "token " + std::to_string(token) + " at a = " + std::to_string(a));
       } else {
         RunCpu(ArgsOf(test), 0);
       }
@@ -237,7 +237,7 @@ TEST(KdaDecode, UnboundedGateMayWipe) {
   TestCase test = MakeCase("kda_decode_h64_d128_unbounded", 1);
   bf16* raw = test.inputs["a"].as<bf16>();
   std::fill(raw, raw + 64 * kHeadSize, ToBF16(1000.0f));
-  ExpectPasses(test, "wiped");
+  ExpectCpuPasses(test, "wiped");
 }
 
 // Running one model with the other gate gives plausible outputs: the mismatch of a record is
@@ -271,7 +271,7 @@ TEST(KdaDecode, DecaysKeyChannels) {
     raw[i] = ToBF16(i % kHeadSize == 5 ? kInf : -kInf);  // only channel 5 decays
   }
   for (std::int64_t h = 0; h < 8; ++h) test.inputs["b"].as<bf16>()[h] = ToBF16(-kInf);
-  ExpectPasses(test, "one channel");
+  ExpectCpuPasses(test, "one channel");
   const float* state = test.inputs["state"].as<float>();
   const float* new_state = test.outputs["new_state"].as<float>();
   for (std::int64_t i = 0; i < 8 * kStateElements; ++i) {
@@ -281,7 +281,7 @@ TEST(KdaDecode, DecaysKeyChannels) {
 
 TEST(KdaDecode, ZeroKeysAndQueries) {
   TestCase test = MakeCase(kSmall, 1, "zero_rows");
-  ExpectPasses(test, "zero rows");
+  ExpectCpuPasses(test, "zero rows");
   for (std::int64_t i = 0; i < kHeadSize; ++i) {  // head 2 has the zero query
     EXPECT_EQ(ToFloat(test.outputs["output"].as<bf16>()[2 * kHeadSize + i]), 0);
   }
@@ -306,7 +306,7 @@ TEST(KdaDecode, NaNStaysWhereThePageSays) {
   const auto count = [](const char* tensor) {
     TestCase test = MakeCase(kSmall, 1);
     test.inputs[tensor].as<bf16>()[3 * kHeadSize + 17] = ToBF16(kNaN);
-    ExpectPasses(test, std::string("NaN in ") + tensor);
+    ExpectCpuPasses(test, std::string("NaN in ") + tensor);
     const NaNs nans = CountNaNs(test);
     for (std::size_t h = 0; h < 8; ++h) {
       if (h == 3) continue;
@@ -443,15 +443,15 @@ TEST(KdaVerify, StepShapesAndVariants) {
     for (std::int64_t rows : {1, 2, 4, 6, 8}) {
       if (kSanitized && requests * rows > 4) continue;
       TestCase test = MakeVerify(requests, rows);
-      ExpectPasses(test, std::to_string(requests) + " x " + std::to_string(rows));
+      ExpectCpuPasses(test, std::to_string(requests) + " x " + std::to_string(rows));
     }
   }
   for (const std::string& variant : VerifyFamily().variants) {
     TestCase test = MakeVerify(1, 3, variant);
-    ExpectPasses(test, variant);
+    ExpectCpuPasses(test, variant);
   }
   TestCase empty = MakeVerify(0, 4);
-  ExpectPasses(empty, "no requests");
+  ExpectCpuPasses(empty, "no requests");
 }
 
 TEST(KdaVerify, RowsAreSampledWhereThereAreMany) {

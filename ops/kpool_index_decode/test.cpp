@@ -47,17 +47,17 @@ std::vector<std::int32_t> Ids(TestCase& test, int threads = 0) {
 
 TEST(KpoolIndex, StepShapes) {
   TestCase decode = MakeCase({8192, 2500, 4099, 3});
-  ExpectPasses(decode, "decode");
+  ExpectCpuPasses(decode, "decode");
   TestCase verify = MakeCase({8191, 2600}, 6);
-  ExpectPasses(verify, "verify");
+  ExpectCpuPasses(verify, "verify");
   TestCase empty = MakeCase({});
-  ExpectPasses(empty, "no requests");
+  ExpectCpuPasses(empty, "no requests");
 }
 
 TEST(KpoolIndex, AllVariants) {
   for (const std::string& variant : TheFamily().variants) {
     TestCase test = MakeCase({4500, 3000}, 2, variant);
-    ExpectPasses(test, variant);
+    ExpectCpuPasses(test, variant);
   }
 }
 
@@ -67,7 +67,7 @@ TEST(KpoolIndex, LengthsAroundEveryBoundary) {
     for (std::int64_t rows : {1, 4}) {
       if (length < rows) continue;
       TestCase test = MakeCase({length}, rows);
-      ExpectPasses(test, std::to_string(length) + " tokens, " + std::to_string(rows) + " rows");
+      ExpectCpuPasses(test, std::to_string(length) + " tokens, " + std::to_string(rows) + " rows");
       const Args args = ArgsOf(test);
       for (std::int64_t v = 0; v < rows; ++v) {
         const std::int64_t seen = length - (rows - 1 - v);
@@ -119,7 +119,7 @@ TEST(KpoolIndex, EqualPoolsKeepTheLowestIds) {
   TestCase test = MakeCase({4096}, 1, "all_equal");
   const std::vector<std::int32_t> ids = Ids(test);
   for (std::int32_t i = 0; i < kTopK; ++i) EXPECT_EQ(ids[static_cast<std::size_t>(i)], i);
-  ExpectPasses(test, "all equal");
+  ExpectCpuPasses(test, "all equal");
 }
 
 TEST(KpoolIndex, NaNRanksLast) {
@@ -134,12 +134,12 @@ TEST(KpoolIndex, NaNRanksLast) {
   test.inputs["weights"].as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<std::int32_t> ids = Ids(test);
   for (std::int32_t i = 0; i < kTopK; ++i) EXPECT_EQ(ids[static_cast<std::size_t>(i)], i);
-  ExpectPasses(test, "NaN weight");
+  ExpectCpuPasses(test, "NaN weight");
 }
 
 TEST(KpoolIndex, PaddingRequestsSelectNothing) {
   TestCase test = MakeCase({3000, 0, 2500}, 2);
-  ExpectPasses(test, "padding");
+  ExpectCpuPasses(test, "padding");
   const std::vector<std::int32_t> ids = Ids(test);
   EXPECT_EQ(std::count(ids.begin() + 2 * kTopK, ids.begin() + 4 * kTopK, -1), 2 * kTopK);
 }

@@ -35,7 +35,7 @@ std::vector<std::vector<std::byte>> OutputBytes(TestCase& test, int threads) {
 TEST(Mhc, StepRowCounts) {
   for (std::int64_t m : {0, 1, 2, 3, 4, 8, 16}) {
     TestCase test = MakeCase(m, 11);
-    ExpectPasses(test, "M = " + std::to_string(m));
+    ExpectCpuPasses(test, "M = " + std::to_string(m));
   }
   TestCase longer = MakeCase(100);
   const Verdict verdict = RunAndVerify(longer, "cpu", /*full=*/false);
@@ -109,7 +109,7 @@ TEST(Mhc, SizeOfTheStreamsDoesNotMatter) {
 TEST(Mhc, ZeroStreams) {
   TestCase test = MakeCase(2);
   std::fill_n(test.inputs["streams"].as<bf16>(), kStreams * kN, bf16{});
-  ExpectPasses(test, "zero streams");
+  ExpectCpuPasses(test, "zero streams");
   for (std::int64_t i = 0; i < kN; ++i) EXPECT_EQ(ToFloat(ArgsOf(test).u[i]), 0);
 }
 
@@ -117,7 +117,7 @@ TEST(Mhc, NaNStaysInItsRow) {
   TestCase test = MakeCase(3);
   test.inputs["streams"].as<bf16>()[kStreams * kN + 5] =
       ToBF16(std::numeric_limits<float>::quiet_NaN());
-  ExpectPasses(test, "NaN");
+  ExpectCpuPasses(test, "NaN");
   for (std::int64_t row = 0; row < 3; ++row) {
     EXPECT_EQ(std::isnan(ArgsOf(test).post[row * 4]), row == 1);
     EXPECT_EQ(std::isnan(ArgsOf(test).comb[row * 16]), row == 1);

@@ -93,14 +93,14 @@ TEST(Router, OtherSizes) {
   for (const std::int64_t m : {0, 4, 5, 6, 7, 13, 17, 59, 60, 61, 63, 64, 65, 127, 129, 1000}) {
     if (kSanitized && m > 7) break;
     TestCase test = MakeCase(m, "tokens", 11);
-    ExpectPasses(test, "M " + std::to_string(m));
+    ExpectCpuPasses(test, "M " + std::to_string(m));
   }
 }
 
 TEST(Router, AllVariants) {
   for (const std::string& variant : TheFamily().variants) {
     TestCase test = MakeCase(kSanitized || variant == "gap_sweep" ? 5 : 130, variant, 3);
-    ExpectPasses(test, variant);
+    ExpectCpuPasses(test, variant);
   }
 }
 
@@ -123,7 +123,7 @@ TEST(Router, OtherShapes) {
     Family family = MakeFamily();
     family.definitions = {{"other", {{"K", k}, {"E", experts}, {"T", chosen}}, {"M"}}};
     TestCase test = MakeTestCase(family, "other", {{"M", 70}}, 5);
-    ExpectPasses(test, "E " + std::to_string(experts));
+    ExpectCpuPasses(test, "E " + std::to_string(experts));
   }
 }
 
@@ -154,11 +154,11 @@ TEST(Router, LogitsOnDemand) {
 
 TEST(Router, ZeroRow) {
   TestCase test = MakeCase(2, "zero_x");
-  ExpectPasses(test, "zeros");
+  ExpectCpuPasses(test, "zeros");
   for (const float weight : Weights(test, 1)) EXPECT_NEAR(weight, 0.25f, 1e-7f);
   // Equal biases: the six lowest ids.
   std::fill_n(Bias(test), kExperts, 0.25f);
-  ExpectPasses(test, "zeros, equal biases");
+  ExpectCpuPasses(test, "zeros, equal biases");
   EXPECT_THAT(Ids(test, 0), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
@@ -170,14 +170,14 @@ TEST(Router, LargeAndSmallLogits) {
   logits[7] = 64, logits[8] = 20, logits[9] = 0, logits[200] = -18, logits[201] = -40;
   logits[383] = -80;
   SetLogits(test, logits);
-  ExpectPasses(test, "spread logits");
+  ExpectCpuPasses(test, "spread logits");
   EXPECT_THAT(Ids(test, 0), ElementsAre(7, 8, 9, 200, 201, 383));
   SetLogits(test, [&] {
     std::vector<float> low = Constant(-60);
     for (std::size_t e = 100; e < 106; ++e) low[e] = -18.0f - static_cast<float>(e - 100) * 0.125f;
     return low;
   }());
-  ExpectPasses(test, "log1p, not log(1 + exp)");
+  ExpectCpuPasses(test, "log1p, not log(1 + exp)");
   const auto weights = Weights(test, 0);
   EXPECT_NEAR(weights[0] / weights[5], std::exp(0.3125), 1e-4);
 }
@@ -185,23 +185,23 @@ TEST(Router, LargeAndSmallLogits) {
 TEST(Router, ScoresThatVanish) {
   TestCase test = MakeCase(3);
   SetLogits(test, Constant(-120));
-  ExpectPasses(test, "all scores 0");
+  ExpectCpuPasses(test, "all scores 0");
   for (const float weight : Weights(test, 2)) EXPECT_EQ(weight, 0);
   std::fill_n(Bias(test), kExperts, 0.0f);
-  ExpectPasses(test, "all scores 0, no bias");
+  ExpectCpuPasses(test, "all scores 0, no bias");
   EXPECT_THAT(Ids(test, 1), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
 TEST(Router, InfiniteBiases) {
   TestCase test = MakeCase(4, "infinite_bias");
-  ExpectPasses(test, "380 experts at -inf");
+  ExpectCpuPasses(test, "380 experts at -inf");
   EXPECT_THAT(Ids(test, 3), ElementsAre(0, 1, 5, 77, 200, 383));
   std::fill_n(Bias(test), kExperts, -kInf);
-  ExpectPasses(test, "all at -inf");
+  ExpectCpuPasses(test, "all at -inf");
   EXPECT_THAT(Ids(test, 0), ElementsAre(0, 1, 2, 3, 4, 5));
   std::fill_n(Bias(test), kExperts, 0.0f);
   for (const std::int64_t e : {381, 50, 300, 12, 99, 250, 260, 370}) Bias(test)[e] = kInf;
-  ExpectPasses(test, "eight at +inf");
+  ExpectCpuPasses(test, "eight at +inf");
   EXPECT_THAT(Ids(test, 2), ElementsAre(12, 50, 99, 250, 260, 300));
   const auto weights = Weights(test, 2);
   EXPECT_NEAR(std::accumulate(weights.begin(), weights.end(), 0.0f), 1.5f, 1e-5f);
@@ -232,7 +232,7 @@ TEST(Router, ZerosOfEitherSignAreEqual) {
 
 TEST(Router, ImagesUseTheirOwnBias) {
   TestCase test = MakeCase(64, "images");
-  ExpectPasses(test, "images");
+  ExpectCpuPasses(test, "images");
   TestCase text = MakeCase(64);
   RunCpu(ArgsOf(text), 0);
   int different = 0;
@@ -248,7 +248,7 @@ TEST(Router, ImagesUseTheirOwnBias) {
 
 TEST(Router, PaddingRowsGetNoExpert) {
   TestCase test = MakeCase(9, "padded");
-  ExpectPasses(test, "padded");
+  ExpectCpuPasses(test, "padded");
   for (std::int64_t m = 0; m < 9; ++m) {
     if (m >= 6) {
       EXPECT_THAT(Ids(test, m), Each(-1));
@@ -324,7 +324,7 @@ TEST(Router, TheBandIsForFewRows) {
   for (std::size_t e = 0; e < 8; ++e) logits[e * 40] = 2;
   SetLogits(test, logits);
   for (std::int64_t e = 0; e < kExperts; ++e) Bias(test)[e] = 0.125f;
-  ExpectPasses(test, "ties at the cut");
+  ExpectCpuPasses(test, "ties at the cut");
   EXPECT_THAT(Ids(test, 0), ElementsAre(0, 40, 80, 120, 160, 200));
   for (std::int64_t m = 0; m < 10; ++m) {
     test.outputs["expert_ids"].as<std::int32_t>()[m * kChosen + 5] = 240;
@@ -469,10 +469,10 @@ TEST(Router, EngineConvention) {
 // Experts above 255 were never considered by one thread per expert and 256 threads.
 TEST(Router, WinnersAbove255) {
   TestCase test = MakeCase(8, "high_experts");
-  ExpectPasses(test, "above 255");
+  ExpectCpuPasses(test, "above 255");
   for (std::int64_t m = 0; m < 8; ++m) EXPECT_THAT(Ids(test, m), Each(::testing::Ge(256)));
   for (std::int64_t e = 378; e < kExperts; ++e) Bias(test)[e] += 5;
-  ExpectPasses(test, "the last six");
+  ExpectCpuPasses(test, "the last six");
   EXPECT_THAT(Ids(test, 4), ElementsAre(378, 379, 380, 381, 382, 383));
 }
 
@@ -484,13 +484,13 @@ TEST(Router, BiasKeepsItsBits) {
   for (std::int64_t e = 0; e < 5; ++e) Bias(test)[e] = 3;
   Bias(test)[10] = 0.5039f;
   Bias(test)[20] = 0.5041f;
-  ExpectPasses(test, "close biases");
+  ExpectCpuPasses(test, "close biases");
   EXPECT_THAT(Ids(test, 0), ElementsAre(0, 1, 2, 3, 4, 20));
 }
 
 TEST(Router, DominatingExpert) {
   TestCase test = MakeCase(10, "single_expert");
-  ExpectPasses(test, "one expert");
+  ExpectCpuPasses(test, "one expert");
   for (std::int64_t m = 0; m < 10; ++m) {
     const auto ids = Ids(test, m);
     const auto at = std::find(ids.begin(), ids.end(), 100) - ids.begin();

@@ -45,8 +45,8 @@ TEST(NopeMlaDecode, LengthsAroundEveryBorder) {
     if (kSanitized && length > 100) continue;
     for (const char* definition : {kSelected, kAll}) {
       TestCase test = MakeCase(definition, {length}, 1);
-      ExpectPasses(test, std::string(definition) + ", length " + std::to_string(length),
-                   /*full=*/false);
+      ExpectCpuPasses(test, std::string(definition) + ", length " + std::to_string(length),
+                      /*full=*/false);
     }
   }
 }
@@ -55,17 +55,17 @@ TEST(NopeMlaDecode, VariantsAndVerifyRows) {
   for (const std::string& variant : TheFamily().variants) {
     if (variant == paged::kOriginalAddress) continue;
     TestCase test = MakeCase(kSelected, {kSanitized ? 300 : 4099, 77}, 3, variant);
-    ExpectPasses(test, variant, /*full=*/false);
+    ExpectCpuPasses(test, variant, /*full=*/false);
   }
   TestCase all = MakeCase(kAll, {300, 1, 129}, 4);
-  ExpectPasses(all, "rows before the start of a request", /*full=*/false);
+  ExpectCpuPasses(all, "rows before the start of a request", /*full=*/false);
 }
 
 // The engine's pool: byte offsets pass 2^32.
 TEST(NopeMlaDecode, OriginalAddresses) {
   if (kSanitized) GTEST_SKIP() << "5 GB of holes: too much for sanitizers";
   TestCase test = MakeCase(kSelected, {2500}, 2, std::string(paged::kOriginalAddress));
-  ExpectPasses(test, "original addresses", /*full=*/false);
+  ExpectCpuPasses(test, "original addresses", /*full=*/false);
 }
 
 std::vector<bf16> OutputOf(const Args& args, int threads = 0) {

@@ -32,11 +32,11 @@ TEST(RmsNorm, EveryDefinitionRowCountAndVariant) {
   for (const Definition& definition : TheFamily().definitions) {
     for (std::int64_t m : {0, 1, 2, 3, 5, 8, 16, 300}) {
       TestCase test = MakeCase(m, "default", definition.name);
-      ExpectPasses(test, definition.name + " M = " + std::to_string(m));
+      ExpectCpuPasses(test, definition.name + " M = " + std::to_string(m));
     }
     for (const std::string& variant : TheFamily().variants) {
       TestCase test = MakeCase(4, variant, definition.name);
-      ExpectPasses(test, definition.name + " " + variant);
+      ExpectCpuPasses(test, definition.name + " " + variant);
     }
   }
 }
@@ -44,7 +44,7 @@ TEST(RmsNorm, EveryDefinitionRowCountAndVariant) {
 TEST(RmsNorm, OtherEps) {
   for (double eps : {1e-6, 1e-3, 1.0}) {
     TestCase test = MakeCase(4, "default", kDefinition, {{"eps", eps}});
-    ExpectPasses(test, std::to_string(eps));
+    ExpectCpuPasses(test, std::to_string(eps));
   }
 }
 
@@ -104,23 +104,23 @@ TEST(RmsNorm, RowsAreIndependent) {
 
 TEST(RmsNorm, ZeroRowsStayZero) {
   TestCase test = MakeCase(2, "zero_row");
-  ExpectPasses(test, "zero row");
+  ExpectCpuPasses(test, "zero row");
   for (std::int64_t i = 0; i < 4096; ++i) EXPECT_EQ(ToFloat(test.outputs["y"].as<bf16>()[i]), 0);
 }
 
 TEST(RmsNorm, NonFiniteValues) {
   TestCase nan = MakeCase(3);
   nan.inputs["x"].as<bf16>()[4096 + 5] = ToBF16(kNaN);
-  ExpectPasses(nan, "NaN");
+  ExpectCpuPasses(nan, "NaN");
   for (std::int64_t i = 0; i < 3 * 4096; ++i) {
     EXPECT_EQ(std::isnan(ToFloat(nan.outputs["y"].as<bf16>()[i])), i / 4096 == 1) << i;
   }
   TestCase weight = MakeCase(2);
   weight.inputs["weight"].as<bf16>()[9] = ToBF16(kNaN);
-  ExpectPasses(weight, "NaN in a weight");
+  ExpectCpuPasses(weight, "NaN in a weight");
   TestCase infinite = MakeCase(1);
   infinite.inputs["x"].as<bf16>()[7] = ToBF16(kInf);
-  ExpectPasses(infinite, "infinity");
+  ExpectCpuPasses(infinite, "infinity");
   EXPECT_TRUE(std::isnan(ToFloat(infinite.outputs["y"].as<bf16>()[7])));
   EXPECT_EQ(ToFloat(infinite.outputs["y"].as<bf16>()[8]), 0);
 }

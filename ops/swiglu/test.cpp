@@ -32,11 +32,11 @@ TEST(Swiglu, EveryDefinitionRowCountAndVariant) {
   for (const Definition& definition : TheFamily().definitions) {
     for (std::int64_t m : {0, 1, 2, 3, 9, 16, 128, 300}) {
       TestCase test = MakeCase(m, "default", definition.name);
-      ExpectPasses(test, definition.name + " M = " + std::to_string(m));
+      ExpectCpuPasses(test, definition.name + " M = " + std::to_string(m));
     }
     for (const std::string& variant : TheFamily().variants) {
       TestCase test = MakeCase(4, variant, definition.name);
-      ExpectPasses(test, definition.name + " " + variant);
+      ExpectCpuPasses(test, definition.name + " " + variant);
     }
   }
 }
@@ -44,7 +44,7 @@ TEST(Swiglu, EveryDefinitionRowCountAndVariant) {
 TEST(Swiglu, OtherLimits) {
   for (double limit : {0.5, 2.0, 7.0, 100.0}) {
     TestCase test = MakeCase(4, "wide", kDefinition, {{"swiglu_limit", limit}});
-    ExpectPasses(test, std::to_string(limit));
+    ExpectCpuPasses(test, std::to_string(limit));
   }
   TestCase whole = MakeCase(1, "default", kDefinition, {{"swiglu_limit", std::int64_t{7}}});
   EXPECT_EQ(ArgsOf(whole).limit, 7);
@@ -102,7 +102,7 @@ TEST(Swiglu, NonFiniteValuesStayWhereTheyAre) {
   test.inputs["gate"].as<bf16>()[5] = ToBF16(-kInf);
   test.inputs["up"].as<bf16>()[6] = ToBF16(kNaN);
   test.inputs["up"].as<bf16>()[7] = ToBF16(-kInf);
-  ExpectPasses(test, "non-finite values");
+  ExpectCpuPasses(test, "non-finite values");
   for (std::int64_t i = 0; i < 2 * 2048; ++i) {
     EXPECT_EQ(std::isnan(ToFloat(test.outputs["y"].as<bf16>()[i])), i == 3 || i == 5 || i == 6)
         << i;
