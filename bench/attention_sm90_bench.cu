@@ -1,9 +1,11 @@
 // Attention on the GPU: our kernels and cuDNN in one process, interleaved in shuffled order.
 // Stand-alone, so that it can be carried to a machine that has only a driver.
 //   attention_sm90_bench check [PREFIX]       every kernel at awkward shapes against fp64
-//   attention_sm90_bench small                the same at a few small shapes, for sanitizers
-//   attention_sm90_bench time SET [ROUNDS] [PLANS]  d64, d128, prefix, world or cross; PLANS: user,
-//                                             all (every kernel that can run, several splits)
+//   attention_sm90_bench small                the same at a few small shapes
+//   attention_sm90_bench once [PREFIX]        every kernel once at five tiny shapes, for sanitizers
+//   attention_sm90_bench time SET [ROUNDS] [PLANS]  d64, d128, prefix, world or cross; PLANS: user
+//                                             (the chosen one), or every kernel whose name starts
+//                                             so (all = any), with several splits
 // Method: a graph of n pairs (write 256 MB, call) less a graph of n writes, over n: launch gaps of
 // a graph are in it, host and event costs are not. Random data; median over rounds. JSON lines go
 // to $OUT/attention_sm90_<set>.jsonl when OUT is set.
@@ -13,7 +15,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -114,6 +115,23 @@ int CheckAll(const std::vector<Case>& cases, std::string_view prefix) {
   return failures;
 }
 
+int RunOnce(std::string_view prefix) {
+  for (const Case& c :
+       {Case{1, 1, 64, 1, 1}, Case{1, 1, 128, 70, 1}, Case{1, 1, 128, 1, 513},
+        Case{1, 1, 128, 130, 200, 25}, Case{1, 1, 128, 130, 130, 0, 0, true, {{5, 100}}},
+        Case{1, 1, 64, 70, 130, 0, 2}, Case{1, 2, 64, 200, 300}}) {
+    CaseData data(c);
+    for (const Sm90Plan& plan : PlansFor(data.call, prefix)) {
+      if (plan.split > 2) continue;
+      PrepareSm90(data.call, plan)(nullptr);
+      CheckCuda(cudaDeviceSynchronize(), (PlanName(plan) + " at " + c.Name()).c_str());
+      std::printf("ran %s %s\n", c.Name().c_str(), PlanName(plan).c_str());
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
 struct Contender {
   std::string name;
   std::vector<cudaGraphExec_t> graphs;
@@ -127,8 +145,11 @@ struct Contender {
 
 class Timer {
  public:
-  Timer(const std::string& set, int rounds, bool all)
-      : rounds_(rounds), all_(all), cudnn_(peers::VendorPaths("libcudnn.so.9")) {
+  Timer(const std::string& set, int rounds, const std::string& plans)
+      : rounds_(rounds),
+        all_(plans != "user"),
+        prefix_(plans == "all" ? "" : plans),
+        cudnn_(peers::VendorPaths("libcudnn.so.9")) {
     CheckCuda(cudaStreamCreate(&stream_), "cudaStreamCreate");
     CheckCuda(cudaEventCreate(&start_), "cudaEventCreate");
     CheckCuda(cudaEventCreate(&stop_), "cudaEventCreate");
@@ -148,7 +169,7 @@ class Timer {
     AddPeers(c, data, repeats, contenders);
     std::vector<Sm90Plan> plans = {ChooseSm90Plan(data.call)};
     if (all_) {
-      plans = PlansFor(data.call, "");
+      plans = PlansFor(data.call, prefix_);
       std::erase_if(plans, [](const Sm90Plan& plan) { return plan.kernel == "generic"; });
     }
     for (const Sm90Plan& plan : plans) {
@@ -270,6 +291,7 @@ class Timer {
 
   int rounds_;
   bool all_;
+  std::string prefix_;
   peers::Cudnn cudnn_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
@@ -314,6 +336,10 @@ std::vector<Case> Set(std::string_view set) {
     }
     cases.push_back({1, 32, 128, 4125, 4125, 0, 0, true, {{8, 4104}}});
     for (const int q : {25, 30, 32}) cases.push_back({1, 32, 128, q, q, 0, 0, true});
+  } else if (set == "causal") {
+    cases.push_back({1, 32, 128, 4125, 4125});
+    cases.push_back({1, 32, 128, 4125, 4125, 0, 0, true, {{8, 4104}}});
+    cases.push_back({1, 32, 128, 4125, 4125});
   } else if (set == "world") {
     for (const std::int64_t h : {10, 20, 40}) {
       for (const auto& [q, k] : {std::pair<int, int>{4680, 4680},
@@ -350,15 +376,16 @@ int Main(int argc, char** argv) {
                      {1, 2, 64, 70, 130, 0, 2}},
                     "") != 0;
   }
+  if (mode == "once") return RunOnce(argc > 2 ? argv[2] : "");
   if (mode == "time" && argc > 2) {
-    Timer timer(argv[2], argc > 3 ? std::atoi(argv[3]) : 15,
-                argc > 4 && std::strcmp(argv[4], "all") == 0);
+    Timer timer(argv[2], argc > 3 ? std::atoi(argv[3]) : 15, argc > 4 ? argv[4] : "user");
     for (const Case& c : Set(argv[2])) timer.Measure(c);
     timer.Summary();
     return 0;
   }
   std::printf(
-      "usage: attention_sm90_bench check [PREFIX] | small | time SET [ROUNDS] [user|all]\n");
+      "usage: attention_sm90_bench check [PREFIX] | small | once [PREFIX] | time SET [ROUNDS] "
+      "[user|all|PREFIX]\n");
   return 2;
 }
 

@@ -181,6 +181,9 @@ inline std::vector<Case> AwkwardCases() {
   cases.push_back({1, 2, 128, 500, 500, 0, 0, true, {{3, 64}, {64, 129}, {140, 141}, {300, 450}}});
   cases.push_back({1, 33, 128, 700, 700});  // more tiles than multiprocessors
   cases.push_back({1, 60, 64, 700, 300});
+  cases.push_back({1, 140, 128, 130, 100});  // and few key tiles each
+  cases.push_back({1, 100, 128, 300, 300});
+  cases.push_back({1, 150, 64, 300, 100});
   return cases;
 }
 

@@ -18,10 +18,9 @@ struct Row {
 };
 
 constexpr std::array kKernels = {
-    Row{"core_d128x128x176", Kind::kCore, 128, 128, 176, true, false},
     Row{"core_d128x128x128", Kind::kCore, 128, 128, 128, false, false},
-    Row{"core_d128x128x160", Kind::kCore, 128, 128, 160, false, false},
-    Row{"core_d128x128x176_late", Kind::kCore, 128, 128, 176, false, false},
+    Row{"core_d128x128x160", Kind::kCore, 128, 128, 160, true, false},
+    Row{"core_d64x128x160", Kind::kCore, 64, 128, 160, false, false},
     Row{"core_d64x192x128", Kind::kCore, 64, 192, 128, false, false},
     Row{"resident_d64x64x64", Kind::kResident, 64, 64, 64, false, false},
     Row{"resident_d64x64x128", Kind::kResident, 64, 64, 128, false, false},
@@ -101,6 +100,11 @@ Sm90Plan PlanD64(const Sm90Call& call) {
     return {keys <= 64 ? "resident_d64x64x64" : "resident_d64x64x128", PartsFor(heads, tiles)};
   }
   if (!masked && tiles * heads >= 6 * kMultiprocessors) return {"core_d64x192x128", 1};
+  // One tile of 128 queries for (nearly) each multiprocessor: worth it where keys are long.
+  const std::int64_t wide = CeilDiv(x.queries, 128) * heads;
+  if (!masked && keys >= 2048 && wide <= kMultiprocessors && wide * 4 >= kMultiprocessors * 3) {
+    return {"core_d64x128x160", 1};
+  }
   // Two warpgroups a CTA pay where CTAs are few and a second query tile reads the same keys from
   // L2.
   const bool two = !masked && tiles > 1 && tiles * heads <= kMultiprocessors;
@@ -129,7 +133,7 @@ Sm90Plan PlanD128(const Sm90Call& call) {
   if (tiles * heads <= kMultiprocessors) {
     return {"split_d128x64x64", ClusterFor(tiles * heads, CeilDiv(keys, 64))};
   }
-  if (call.block_causal) return {"core_d128x128x176", 1};
+  if (call.block_causal) return {"core_d128x128x160", 1};
   const bool few = keys <= 1024;  // two query tiles in shared memory pay where tiles are short
   const std::int64_t key_tiles = CeilDiv(keys, few ? 128 : 160);
   return {few ? "core_d128x128x128" : "core_d128x128x160", 1,

@@ -56,6 +56,7 @@ Params MakeParams(const Sm90Call& call, const Sm90Plan& plan, int rows, int keys
   Params params = {};
   params.tensors = x;
   params.scale_log2 = std::numbers::log2e_v<float> / std::sqrt(static_cast<float>(x.head_dim));
+  params.unscale = std::nextafter(1 / params.scale_log2, 0.0f);
   params.split = plan.split;
   params.blocks.count = static_cast<std::int32_t>(call.blocks.size());
   std::copy(call.blocks.begin(), call.blocks.end(), params.blocks.blocks);
@@ -66,6 +67,8 @@ Params MakeParams(const Sm90Call& call, const Sm90Plan& plan, int rows, int keys
   params.keys = CutKeys(x.suffix.count, x.prefix.count, keys);
   params.q =
       TokenMap("Q", x.q, x.queries, x.q_strides, x, rows, params.q_batch_step, params.q_head_step);
+  params.o = TokenMap("O", x.o, x.queries, x.o_strides, x, kOutputRows, params.o_batch_step,
+                      params.o_head_step);
   const int packed = params.keys.packed, rest = packed == 0 ? 0 : keys - packed;
   params.k[0] = SourceOf("K", x.suffix.k, x.suffix.count, x.suffix.k_strides, x, keys, rest);
   params.v[0] = SourceOf("V", x.suffix.v, x.suffix.count, x.suffix.v_strides, x, keys, rest);
@@ -111,6 +114,10 @@ std::function<void(Stream)> PrepareSm90(Sm90Call call) {
   CheckCuda(cudaStreamSynchronize(nullptr), "cudaMemset of shares");
   return
       [owner, launch = PrepareSm90(call, ChooseSm90Plan(call))](Stream stream) { launch(stream); };
+}
+
+void RunSm90(const Sm90Call& call, Stream stream) {
+  PrepareSm90(call, ChooseSm90Plan(call))(stream);
 }
 
 }  // namespace assay::attention

@@ -87,4 +87,7 @@ std::function<void(Stream)> PrepareSm90(const Sm90Call& call, const Sm90Plan& pl
 // own.
 std::function<void(Stream)> PrepareSm90(Sm90Call call);
 
+// Enqueues a call with the plan that a user gets: no allocation, the workspace is the caller's.
+void RunSm90(const Sm90Call& call, Stream stream);
+
 }  // namespace assay::attention

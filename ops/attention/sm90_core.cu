@@ -37,14 +37,12 @@ std::function<void(Stream)> PrepareCore(const Sm90Call& call, const Sm90Plan& pl
 }
 
 constexpr std::array kInstances = {
-    Sm90Instance{"core_d128x128x176", kAll, PrepareCore<CoreTiling<128, 2, 176, 2, 1, kAll, true>>},
-    Sm90Instance{"core_d128x128x176", kBlockCausal,
-                 PrepareCore<CoreTiling<128, 2, 176, 2, 1, kBlockCausal, true>>},
-    Sm90Instance{"core_d128x128x128", kAll, PrepareCore<CoreTiling<128, 2, 128, 2, 2, kAll, true>>},
-    Sm90Instance{"core_d128x128x160", kAll, PrepareCore<CoreTiling<128, 2, 160, 2, 1, kAll, true>>},
-    Sm90Instance{"core_d128x128x176_late", kAll,
-                 PrepareCore<CoreTiling<128, 2, 176, 2, 1, kAll, true, true>>},
-    Sm90Instance{"core_d64x192x128", kAll, PrepareCore<CoreTiling<64, 3, 128, 2, 2, kAll, true>>},
+    Sm90Instance{"core_d128x128x128", kAll, PrepareCore<CoreTiling<128, 2, 128, 2, 2, kAll>>},
+    Sm90Instance{"core_d128x128x160", kAll, PrepareCore<CoreTiling<128, 2, 160, 2, 2, kAll>>},
+    Sm90Instance{"core_d128x128x160", kBlockCausal,
+                 PrepareCore<CoreTiling<128, 2, 160, 2, 1, kBlockCausal>>},
+    Sm90Instance{"core_d64x128x160", kAll, PrepareCore<CoreTiling<64, 2, 160, 2, 2, kAll>>},
+    Sm90Instance{"core_d64x192x128", kAll, PrepareCore<CoreTiling<64, 3, 128, 2, 2, kAll>>},
 };
 
 }  // namespace

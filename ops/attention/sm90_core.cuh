@@ -13,15 +13,15 @@
 
 namespace assay::attention {
 
-// kKeys: rows of a K or V tile; kQueryStages: query tiles in shared memory; kPingPong: warpgroups
-// take turns to issue products, so that one's softmax runs under another's.
+// kKeys: rows of a K or V tile; kQueryStages: query tiles in shared memory.
 template <int kHeadDim, int kWarpgroups, int kKeys, int kKeyStages, int kQueryStages,
-          Visibility kSeen, bool kTurns, bool kLate = false>
+          Visibility kSeen>
 struct CoreTiling {
   static constexpr int kDim = kHeadDim, kConsumers = kWarpgroups, kRows = 64 * kWarpgroups;
   static constexpr int kN = kKeys, kStages = kKeyStages, kQStages = kQueryStages;
   static constexpr Visibility kVisibility = kSeen;
-  static constexpr bool kPingPong = kTurns, kLateWait = kLate;
+  // O leaves through its warpgroup's rows of the query tile.
+  static constexpr bool kStaged = kVisibility == Visibility::kAll && kQStages > 1;
   static constexpr int kThreads = 128 * (1 + kConsumers);
   // 64512 of the 64 K registers: 128 x 40 + 256 x 232, or 65536: 128 x 32 + 384 x 160.
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40;
@@ -89,14 +89,6 @@ __device__ void IssueValues(float (&o)[kFloats], const std::uint32_t (&weights)[
   }
 }
 
-// The weights are made while P V runs: what follows must stay behind them. ptxas moves a wait for
-// wgmma to the head of its basic block, so a branch that depends on the sums of all weights ends
-// the block here. It is never taken: sums of exponentials have no sign.
-__device__ inline void StayBehind(const RowState& state) {
-  const bool negative = __float_as_int(state.sum[0]) < 0 || __float_as_int(state.sum[1]) < 0;
-  if (__any_sync(0xffffffffu, negative)) __nanosleep(1);
-}
-
 // One consumer warpgroup at work on its tiles.
 template <class T>
 class CoreConsumer {
@@ -106,13 +98,14 @@ class CoreConsumer {
         shared_(shared),
         pieces_(params),
         number_(static_cast<int>(threadIdx.x / 128) - 1) {
-    if (T::kPingPong && number_ == T::kConsumers - 1) PassTurn();  // the first one begins
+    if (number_ == T::kConsumers - 1) PassTurn();  // the first one begins
   }
 
   __device__ void Run() {
     for (Piece piece; pieces_.Next(params_, piece);) Compute(piece);
+    if (T::kStaged) sm90::BulkWaitGroupRead<0>();
     // Nobody may leave with a turn that was passed but not taken.
-    if (T::kPingPong && number_ == 0) TakeTurn();
+    if (number_ == 0) TakeTurn();
   }
 
  private:
@@ -123,6 +116,20 @@ class CoreConsumer {
   __device__ static void Release(std::uint64_t* empty) {
     if (threadIdx.x % 128 == 0) sm90::MbarrierArrive(empty);
   }
+  // Rows of O may be on their way out of the stage.
+  __device__ void ReleaseQueries(int stage) {
+    if (threadIdx.x % 32 != 0) return;
+    if (T::kStaged) sm90::BulkWaitGroupRead<0>();
+    sm90::MbarrierArrive(&shared_.q_barriers.empty[stage]);
+  }
+  __device__ void ReleaseKeys() {
+    Release(&shared_.k_barriers.empty[k_state_.stage]);
+    k_state_.Advance();
+  }
+  __device__ void ReleaseValues() {
+    Release(&shared_.v_barriers.empty[v_state_.stage]);
+    v_state_.Advance();
+  }
 
   __device__ void Compute(const Piece& piece) {
     QueryTile query = TileAt(params_, piece.tile, T::kRows, T::kVisibility);
@@ -130,58 +137,60 @@ class CoreConsumer {
     const std::int32_t begin = piece.begin;
     const std::int32_t end = piece.end < 0 ? suffix + params_.keys.prefix_tiles : piece.end;
     const RowView view = ViewRows<T::kVisibility>(params_, query, query.row + number_ * 64);
-    const std::uint64_t q = sm90::WgmmaDescriptor(shared_.q[q_state_.stage] + number_ * 64 * 128);
+    const int stage = q_state_.stage;
+    const std::uint64_t q = sm90::WgmmaDescriptor(shared_.q[stage] + number_ * 64 * 128);
     float s[T::kN / 2], o[T::kDim / 2] = {};
     std::uint32_t weights[T::kN / 16][4];
     RowState state;
     float factor[2];
 
-    sm90::MbarrierWait(&shared_.q_barriers.full[q_state_.stage], q_state_.parity);
+    sm90::MbarrierWait(&shared_.q_barriers.full[stage], q_state_.parity);
+    q_state_.Advance();
     sm90::MbarrierWait(&shared_.k_barriers.full[k_state_.stage], k_state_.parity);
-    if (T::kPingPong) TakeTurn();
+    TakeTurn();
     sm90::WgmmaFence();
     IssueScores<T::kDim>(s, q, kPitch, sm90::WgmmaDescriptor(shared_.k[k_state_.stage]));
     sm90::WgmmaCommitGroup();
-    if (T::kPingPong) PassTurn();
+    PassTurn();
     sm90::WgmmaWaitGroup<0>();
     sm90::WgmmaFenceOperand(s);
-    Release(&shared_.k_barriers.empty[k_state_.stage]);
-    k_state_.Advance();
+    ReleaseKeys();
     Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, begin, T::kN), view);
-    Exponentiate<true>(s, state, params_.scale_log2, factor);
+    Exponentiate<true>(s, state, params_, factor);
     PackWeights(s, weights);
+    if (T::kStaged && begun_) ReleaseQueries(stage ^ 1);
+    begun_ = true;
 
     for (std::int32_t number = begin + 1; number < end; ++number) {
       sm90::MbarrierWait(&shared_.k_barriers.full[k_state_.stage], k_state_.parity);
-      if (T::kPingPong) TakeTurn();
+      TakeTurn();
       sm90::WgmmaFenceOperand(weights);
       sm90::WgmmaFenceOperand(o);
       sm90::WgmmaFence();
       IssueScores<T::kDim>(s, q, kPitch, sm90::WgmmaDescriptor(shared_.k[k_state_.stage]));
       sm90::WgmmaCommitGroup();
       sm90::MbarrierWait(&shared_.v_barriers.full[v_state_.stage], v_state_.parity);
+      sm90::WgmmaFence();  // the wait is a loop: ptxas would put one behind it
       IssueValues(o, weights, sm90::WgmmaRowMajorDescriptor(shared_.v[v_state_.stage], T::kN * 128),
                   number > begin + 1);
       sm90::WgmmaCommitGroup();
-      if (T::kPingPong) PassTurn();
+      PassTurn();
       sm90::WgmmaWaitGroup<1>();
       sm90::WgmmaFenceOperand(s);
-      Release(&shared_.k_barriers.empty[k_state_.stage]);
-      k_state_.Advance();
-      Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, number, T::kN), view);
-      const bool changed = Exponentiate<false>(s, state, params_.scale_log2, factor);
-      if (T::kLateWait) StayBehind(state);
+      ReleaseKeys();
+      if (T::kVisibility != Visibility::kAll || number == params_.keys.ragged) {
+        Hide<T::kVisibility>(s, params_, KeyTileAt(params_.keys, suffix, number, T::kN), view);
+      }
+      const bool changed = Exponentiate<false>(s, state, params_, factor);
       sm90::WgmmaWaitGroup<0>();
       sm90::WgmmaFenceOperand(o);
       sm90::WgmmaFenceOperand(weights);
-      Release(&shared_.v_barriers.empty[v_state_.stage]);
-      v_state_.Advance();
+      ReleaseValues();
       PackWeights(s, weights);
       if (changed) MultiplyRows(o, factor);
     }
 
-    Release(&shared_.q_barriers.empty[q_state_.stage]);
-    q_state_.Advance();
+    if (!T::kStaged) ReleaseQueries(stage);
     sm90::MbarrierWait(&shared_.v_barriers.full[v_state_.stage], v_state_.parity);
     sm90::WgmmaFenceOperand(weights);
     sm90::WgmmaFenceOperand(o);
@@ -191,8 +200,7 @@ class CoreConsumer {
     sm90::WgmmaCommitGroup();
     sm90::WgmmaWaitGroup<0>();
     sm90::WgmmaFenceOperand(o);
-    Release(&shared_.v_barriers.empty[v_state_.stage]);
-    v_state_.Advance();
+    ReleaseValues();
     if (T::kVisibility == Visibility::kAll && params_.shares != nullptr) {
       if (begin > 0) {
         ShareOf(blockIdx.x).Store(o, state);
@@ -204,7 +212,12 @@ class CoreConsumer {
     std::int32_t tile = piece.tile;
     asm volatile("" : "+r"(tile));
     query = TileAt(params_, tile, T::kRows, T::kVisibility);
-    FinishRows<T::kVisibility>(o, state, params_, query, query.row + number_ * 64);
+    if constexpr (T::kStaged) {
+      const int row = number_ * 64 + static_cast<int>(threadIdx.x % 128 / 32 * 16);
+      StoreByTma(o, state, params_, query, query.row + row, shared_.q[stage] + row * 128, kPitch);
+    } else {
+      FinishRows<T::kVisibility>(o, state, params_, query, query.row + number_ * 64);
+    }
   }
 
   __device__ Share<T::kDim / 2> ShareOf(std::int32_t cta) const {
@@ -225,6 +238,7 @@ class CoreConsumer {
   CoreShared<T>& shared_;
   Pieces pieces_;
   int number_;
+  bool begun_ = false;  // the other query stage holds the tile before
   sm90::PipelineState<T::kQStages> q_state_;
   sm90::PipelineState<T::kStages> k_state_, v_state_;
 };
@@ -240,7 +254,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     sm90::PrefetchTensorMap(&params.q);
     sm90::PrefetchTensorMap(&params.k[0].whole);
     sm90::PrefetchTensorMap(&params.v[0].whole);
-    shared.q_barriers.Init(T::kConsumers);
+    shared.q_barriers.Init(4 * T::kConsumers);  // every warp
     shared.k_barriers.Init(T::kConsumers);
     shared.v_barriers.Init(T::kConsumers);
     sm90::FenceMbarrierInit();

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 
+#include "cuda/fence.cuh"
+#include "cuda/ldmatrix.cuh"
+#include "cuda/tma.cuh"
 #include "ops/attention/sm90_softmax.cuh"
 
 namespace assay::attention {
@@ -191,6 +194,53 @@ __device__ void RepairRows(const Params& params, const QueryTile& query, std::in
   }
 }
 
+// LSE of the two rows of a quad, the first is `row`.
+__device__ inline void StoreLseOfQuad(const Params& params, const QueryTile& query,
+                                      std::int32_t row, const RowState& state,
+                                      const float (&sum)[2]) {
+  if (params.tensors.lse == nullptr || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (row + 8 * h >= params.tensors.queries) continue;
+    StoreLse(params.tensors, query.batch, query.head, row + 8 * h, state.reference[h], sum[h]);
+  }
+}
+
+// A warp's 16 rows, the first is `row`, through `staging` and TMA, where every key reaches every
+// row: chunks of 64 columns `pitch` bytes apart, 1024-byte aligned. The store reads them after the
+// call: BulkWaitGroupRead in lane 0 says when it has.
+template <int kFloats>
+__device__ void StoreByTma(const float (&o)[kFloats], const RowState& state, const Params& params,
+                           const QueryTile& query, std::int32_t row, std::byte* staging,
+                           int pitch) {
+  const int lane = threadIdx.x % 32, staging_row = lane % 16;  // of the address a lane gives
+  const float sum[2] = {QuadSum(state.sum[0]), QuadSum(state.sum[1])};
+  const float inverse[2] = {InverseSum(sum[0]), InverseSum(sum[1])};
+#pragma unroll
+  for (int pair = 0; pair < kFloats / 8; ++pair) {  // 16 columns
+    const float* x = o + pair * 8;
+    const std::uint32_t words[4] = {sm90::PackBf16(x[0] * inverse[0], x[1] * inverse[0]),
+                                    sm90::PackBf16(x[2] * inverse[1], x[3] * inverse[1]),
+                                    sm90::PackBf16(x[4] * inverse[0], x[5] * inverse[0]),
+                                    sm90::PackBf16(x[6] * inverse[1], x[7] * inverse[1])};
+    const int unit = (pair % 4 * 2 + lane / 16) ^ (staging_row % 8);
+    sm90::StMatrixX4(staging + pair / 4 * pitch + staging_row * 128 + unit * 16, words);
+  }
+  sm90::FenceProxyAsyncShared();
+  __syncwarp();
+  if (lane == 0) {
+#pragma unroll
+    for (int chunk = 0; chunk < kFloats / 32; ++chunk) {
+      sm90::TmaStore(
+          &params.o,
+          {chunk * 64, row, query.head * params.o_head_step, query.batch * params.o_batch_step},
+          staging + chunk * pitch);
+    }
+    sm90::BulkCommitGroup();
+  }
+  StoreLseOfQuad(params, query, row + lane / 4, state, sum);
+}
+
 // A warpgroup's 64 rows, the first is `row`: everything that follows the last product.
 template <Visibility kVisibility, int kFloats>
 __device__ void FinishRows(const float (&o)[kFloats], const RowState& state, const Params& params,
@@ -208,17 +258,12 @@ __device__ void FinishRows(const float (&o)[kFloats], const RowState& state, con
     out[h] = OutputRow(params.tensors, query.batch, query.head, number);
   }
   const unsigned bad = StoreRows(o, inverse, out, valid);
-  if (params.tensors.lse != nullptr && threadIdx.x % 4 == 0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if (!valid[h]) continue;
-      StoreLse(params.tensors, query.batch, query.head, warp_row + threadIdx.x % 32 / 4 + 8 * h,
-               state.reference[h], sum[h]);
-    }
-  }
+  StoreLseOfQuad(params, query, warp_row + threadIdx.x % 32 / 4, state, sum);
   if constexpr (kVisibility != Visibility::kAll) {  // else all keys reach all rows
-    __syncwarp();
-    RepairRows<kVisibility>(params, query, warp_row, bad);
+    if (__any_sync(0xffffffffu, bad != 0)) {
+      __syncwarp();  // other lanes overwrite what was stored
+      RepairRows<kVisibility>(params, query, warp_row, bad);
+    }
   }
 }
 

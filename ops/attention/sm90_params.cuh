@@ -21,6 +21,7 @@ struct KeyTiles {
   std::int32_t suffix = 0, prefix = 0;              // keys
   std::int32_t suffix_tiles = 0, prefix_tiles = 0;  // without the packed tail
   std::int32_t packed = 0;                          // 0 = the tails have tiles of their own
+  std::int32_t ragged = -1;  // number of the prefix's tail among the tiles, if it is one
 };
 
 inline KeyTiles CutKeys(std::int64_t suffix, std::int64_t prefix, std::int32_t rows) {
@@ -34,6 +35,8 @@ inline KeyTiles CutKeys(std::int64_t suffix, std::int64_t prefix, std::int32_t r
   if (tail > 0 && padded + last <= rows) {
     keys.packed = padded;
     --keys.prefix_tiles;
+  } else if (tail > 0) {
+    keys.ragged = keys.suffix_tiles;
   }
   return keys;
 }
@@ -44,6 +47,8 @@ struct KeySource {
   CUtensorMap whole, tail;
   std::int32_t batch_step = 1, head_step = 1;
 };
+
+inline constexpr int kOutputRows = 16;  // a warp stores its rows of O by itself
 
 struct BlockTable {
   std::int32_t count = 0;
@@ -65,8 +70,8 @@ struct BlockTable {
 };
 
 struct Params {
-  CUtensorMap q;
-  std::int32_t q_batch_step = 1, q_head_step = 1;
+  CUtensorMap q, o;  // o: boxes of kOutputRows rows
+  std::int32_t q_batch_step = 1, q_head_step = 1, o_batch_step = 1, o_head_step = 1;
   KeySource k[2], v[2];  // suffix, prefix
   KeyTiles keys;
   std::int32_t query_tiles = 0;  // per head
@@ -78,6 +83,7 @@ struct Params {
   std::int32_t units = 0, extra_units = 0;
   float* shares = nullptr;  // see sm90_share.cuh; null where all tiles are whole
   float scale_log2 = 0;     // log2(e) / sqrt(head_dim)
+  float unscale = 0;        // at most 1 / scale_log2
   Sm90Tensors tensors;
   BlockTable blocks;
 };
@@ -90,13 +96,16 @@ struct QueryTile {
   std::int32_t row = 0;  // the first query
 };
 
-// Tiles of one head are neighbours, so that CTAs which run together share its keys in L2; with
-// limits the longest come first.
+// Tiles of one head are neighbours, so that CTAs which run together share its keys in L2. With
+// limits tiles differ in length: every head starts at another one, so that no CTA gets the same
+// number each time; of a single head the longest comes first.
 __device__ inline QueryTile TileAt(const Params& params, std::int32_t index, int rows,
                                    Visibility visibility) {
   const std::int32_t pair = index / params.query_tiles;
   std::int32_t number = index - pair * params.query_tiles;
-  if (visibility == Visibility::kBlockCausal) number = params.query_tiles - 1 - number;
+  if (visibility == Visibility::kBlockCausal) {
+    number = params.query_tiles - 1 - (number + pair) % params.query_tiles;
+  }
   const auto heads = static_cast<std::int32_t>(params.tensors.heads);
   return {pair / heads, pair % heads, number * rows};
 }

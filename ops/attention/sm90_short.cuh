@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(128, T::kResident)
     }
     state.Advance();
     Hide<T::kVisibility>(s, params, keys, view);
-    Exponentiate<true>(s, rows, params.scale_log2, factor);
+    Exponentiate<true>(s, rows, params, factor);
     PackWeights(s, weights);
     sm90::MbarrierWait(&shared.v_full, 0);
     AddValues(o, weights, shared.v, false);
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kResident)
     sm90::MbarrierWait(&k_full[state.stage], state.parity);
     Scores<T::kDim>(s, shared.q, stages.k[state.stage]);
     Hide<T::kVisibility>(s, params, KeyTileAt(params.keys, suffix, number, T::kN), view);
-    const bool changed = Exponentiate<false>(s, rows, params.scale_log2, factor);
+    const bool changed = Exponentiate<false>(s, rows, params, factor);
     PackWeights(s, weights);
     if (changed) MultiplyRows(o, factor);
     sm90::MbarrierWait(&v_full[state.stage], state.parity);

@@ -65,9 +65,10 @@ __device__ void HideGaps(float (&s)[kFloats], const Columns& columns) {
 template <int kFloats>
 __device__ void HideFrom(float (&s)[kFloats], const std::int32_t (&limit)[2]) {
   const int first = threadIdx.x % 4 * 2;
+  const std::int32_t left[2] = {limit[0] - first, limit[1] - first};
 #pragma unroll
   for (int i = 0; i < kFloats; ++i) {
-    if (i / 4 * 8 + i % 2 + first >= limit[i / 2 % 2]) s[i] = MinusInfinity();
+    if (i / 4 * 8 + i % 2 >= left[i / 2 % 2]) s[i] = MinusInfinity();
   }
 }
 
@@ -175,24 +176,41 @@ __device__ inline float QuadSum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores become weights; the state takes them in. `factor` is what older sums and O must be
-// multiplied by; the result says whether any factor of the warp is not 1.
+// Whether some row of the warp has a score of which the weight would pass 2^kSlack: the bits of
+// positive floats are ordered as integers, of which one instruction compares three. A row whose
+// limit is below 0 always says yes. Everything is rounded down, so that no such score escapes.
+template <int kFloats>
+__device__ bool Grown(const float (&s)[kFloats], const RowState& state, float unscale) {
+  int largest[2][2];
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    largest[i / 2 % 2][i / 4] = max(__float_as_int(s[i]), __float_as_int(s[i + 1]));
+  }
+#pragma unroll
+  for (int i = 8; i < kFloats; i += 2) {
+    int& slot = largest[i / 2 % 2][i / 4 % 2];
+    slot = __vimax3_s32(slot, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+  }
+  bool grown = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int limit = __float_as_int(__fmul_rd(__fadd_rd(state.reference[h], kSlack), unscale));
+    grown = grown || limit < 0 || max(largest[h][0], largest[h][1]) > limit;
+  }
+  return __any_sync(0xffffffffu, grown);
+}
+
+// Raises the reference of rows where the tile's largest score demands it. `factor` is what their
+// older sums and O must be multiplied by, 1 elsewhere.
 template <bool kFirst, int kFloats>
-__device__ bool Exponentiate(float (&s)[kFloats], RowState& state, float scale_log2,
-                             float (&factor)[2]) {
+__device__ void Raise(const float (&s)[kFloats], RowState& state, float scale_log2,
+                      float (&factor)[2]) {
   float largest[2][2];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    float& slot = largest[i / 2 % 2][i / 4];
-    slot = i % 2 == 0 ? s[i] : fmaxf(slot, s[i]);
-  }
-#pragma unroll
-  for (int i = 8; i < kFloats; ++i) {
+  for (int i = 0; i < kFloats; ++i) {
     float& slot = largest[i / 2 % 2][i / 4 % 2];
-    slot = fmaxf(slot, s[i]);
+    slot = i < 8 && i % 2 == 0 ? s[i] : fmaxf(slot, s[i]);
   }
-  float base[2];
-  bool changed = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float top = __fmul_ru(QuadMax(fmaxf(largest[h][0], largest[h][1])), scale_log2);
@@ -202,14 +220,27 @@ __device__ bool Exponentiate(float (&s)[kFloats], RowState& state, float scale_l
       state.reference[h] = top;
       // No key seen yet: old is -inf, and so is the difference.
       if (!kFirst) factor[h] = Exp2(old - top);
-      changed = true;
     }
+  }
+}
+
+// Scores become weights; the state takes them in. `factor` is what older sums and O must be
+// multiplied by; the result says whether any factor of the warp may not be 1. Most tiles cost a
+// vote: lanes exchange their largest scores only where one of them asks for it.
+template <bool kFirst, int kFloats>
+__device__ bool Exponentiate(float (&s)[kFloats], RowState& state, const Params& params,
+                             float (&factor)[2]) {
+  factor[0] = factor[1] = 1;
+  const bool grown = kFirst || Grown(s, state, params.unscale);
+  if (grown) Raise<kFirst>(s, state, params.scale_log2, factor);
+  float base[2], sum[2][2] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
     base[h] = state.reference[h] == MinusInfinity() ? 0.0f : state.reference[h];
   }
-  float sum[2][2] = {};
 #pragma unroll
   for (int i = 0; i < kFloats; ++i) {
-    s[i] = Exp2(fmaf(s[i], scale_log2, -base[i / 2 % 2]));
+    s[i] = Exp2(fmaf(s[i], params.scale_log2, -base[i / 2 % 2]));
     sum[i / 2 % 2][i / 4 % 2] += s[i];
   }
 #pragma unroll
@@ -217,7 +248,7 @@ __device__ bool Exponentiate(float (&s)[kFloats], RowState& state, float scale_l
     const float tile = sum[h][0] + sum[h][1];
     state.sum[h] = kFirst ? tile : fmaf(state.sum[h], factor[h], tile);
   }
-  return !kFirst && __any_sync(0xffffffffu, changed);
+  return !kFirst && grown;
 }
 
 // Weights as the first operand of WgmmaValues: step k takes words[k].

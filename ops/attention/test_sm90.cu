@@ -76,7 +76,7 @@ TEST_F(AttentionSm90, EveryPlanEveryElementAtAwkwardShapes) {
 
 TEST_F(AttentionSm90, MaskOfOnesChangesNoBit) {
   for (const std::int64_t d : {64, 128}) {
-    CaseData data({2, 3, d, 130, 200, 0, 3});
+    CaseData data({2, 3, d, 130, 1000, 0, 3}, 20);
     const Sm90Plan plan = ChooseSm90Plan(data.call);
     Execute(data.call, plan);
     const std::vector<std::uint16_t> masked = data.Output();
@@ -99,6 +99,53 @@ TEST_F(AttentionSm90, OneKeyGivesItsValues) {
     for (std::size_t i = 0; i < 2 * 65 * 3 * 64; ++i) {
       const std::size_t batch = i / (65 * 192);
       ASSERT_EQ(o[i], v[batch * 192 + i % 192]) << Name(plan) << " element " << i;
+    }
+  }
+}
+
+// Scores that grow far beyond those of earlier key tiles.
+TEST_F(AttentionSm90, ScoresThatJump) {
+  for (const float temperature : {20.0f, 100.0f, 1000.0f}) {
+    for (const Case& c :
+         {Case{1, 2, 64, 130, 700}, Case{1, 2, 128, 130, 900},
+          Case{1, 2, 128, 300, 300, 0, 0, true, {{20, 290}}}, Case{1, 2, 64, 100, 500, 0, 2}}) {
+      CaseData data(c, temperature);
+      ExpectEveryPlanRight(data, c.Name() + " temperature " + std::to_string(temperature));
+    }
+  }
+}
+
+// Channel 0 of every head becomes first + slope * token.
+__global__ void SetChannel(std::uint16_t* x, std::int64_t tokens, int heads, int d, float first,
+                           float slope) {
+  for (std::int64_t i = threadIdx.x; i < tokens * heads; i += blockDim.x) {
+    const float value = first + slope * static_cast<float>(i / heads);
+    x[i * d] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+}
+
+// Scores that climb or fall steadily along the keys, by 0.07 to 10 a key: the last tile outweighs
+// all others, or the first one does, whichever way tiles are walked, and all scores may be far
+// below or far above 0.
+TEST_F(AttentionSm90, ScoresThatClimbAndFall) {
+  for (const Case& c :
+       {Case{1, 2, 64, 130, 700}, Case{1, 2, 128, 130, 900}, Case{1, 2, 128, 130, 400, 130},
+        Case{1, 2, 128, 300, 300, 0, 0, true, {{20, 290}}}, Case{1, 2, 64, 100, 500, 0, 2}}) {
+    for (const float slope : {0.1f, -0.1f, 1.0f, -1.0f, 10.0f, -10.0f}) {
+      for (const float first : {0.0f, -300.0f * slope}) {
+        CaseData data(c);
+        const Sm90Tensors& x = data.call.tensors;
+        const auto set = [&](const bf16* p, std::int64_t tokens, float start, float step) {
+          SetChannel<<<1, 256>>>(reinterpret_cast<std::uint16_t*>(const_cast<bf16*>(p)), tokens,
+                                 static_cast<int>(c.h), static_cast<int>(c.d), start, step);
+          CheckCuda(cudaGetLastError(), "launch of SetChannel");
+        };
+        set(x.q, c.nq, 8, 0);
+        set(x.suffix.k, c.nk, first, slope);
+        if (c.np > 0) set(x.prefix.k, c.np, first + slope * static_cast<float>(c.nk), slope);
+        ExpectEveryPlanRight(
+            data, c.Name() + " from " + std::to_string(first) + " slope " + std::to_string(slope));
+      }
     }
   }
 }
@@ -159,7 +206,7 @@ TEST_F(AttentionSm90, StridesOfOtherLayouts) {
 // A tensor of more than 2^31 elements; the last keys are far beyond 32-bit offsets.
 TEST_F(AttentionSm90, OffsetsBeyond32Bits) {
   CaseData data({1, 40, 128, 70, 420000});
-  for (const char* kernel : {"core_d128x128x176", "split_d128x64x64"}) {
+  for (const char* kernel : {"core_d128x128x160", "split_d128x64x64"}) {
     data.Poison();
     Execute(data.call, {kernel, 1});
     ExpectRight(data.call, kernel, 211);
@@ -176,7 +223,7 @@ TEST_F(AttentionSm90, RefusesPlansThatCannotRun) {
     }
     return "(not refused)";
   };
-  EXPECT_THAT(refusal({"core_d128x128x176", 1}), testing::HasSubstr("head dimension 64"));
+  EXPECT_THAT(refusal({"core_d128x128x160", 1}), testing::HasSubstr("head dimension 64"));
   EXPECT_THAT(refusal({"resident_d64x64x64", 1}), testing::HasSubstr("more than 64 keys"));
   EXPECT_THAT(refusal({"split_d64x64x128", 3}), testing::HasSubstr("split = 3"));
   EXPECT_THAT(refusal({"nothing", 1}), testing::HasSubstr("no such kernel"));

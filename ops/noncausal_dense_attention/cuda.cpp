@@ -35,10 +35,7 @@ attention::Sm90Call CheckedCall(const Args& args) {
 
 std::size_t WorkspaceBytes() { return attention::Sm90WorkspaceBytes(); }
 
-void RunCuda(const Args& args, Stream stream) {
-  const attention::Sm90Call call = CheckedCall(args);
-  attention::PrepareSm90(call, attention::ChooseSm90Plan(call))(stream);
-}
+void RunCuda(const Args& args, Stream stream) { attention::RunSm90(CheckedCall(args), stream); }
 
 Backend CudaBackend() {
   Backend backend;
