@@ -23,11 +23,12 @@
 #include <thread>
 
 #include "base/error.h"
-#include "bench/cublaslt_gemm.h"
 #include "cuda/clocks.h"
 #include "cuda/random_fill.h"
 #include "ops/dense_gemm_bf16_nt/check_sm90.cuh"
 #include "ops/dense_gemm_bf16_nt/sm90.h"
+#include "peers/cublaslt_gemm.h"
+#include "peers/loader.h"
 
 namespace assay {
 namespace {
@@ -126,7 +127,7 @@ int Check(const Shapes& shapes, std::string_view prefix) {
 
 // A contender: its call for each copy of the operands, as an instantiated graph.
 struct Contender {
-  std::string name;
+  std::string name, what;  // what: cuBLASLt's numbers of its algorithm
   std::vector<cudaGraphExec_t> graphs;
   std::vector<double> us;
   double Median() const {
@@ -174,11 +175,10 @@ class Tuner {
     CheckCuda(cudaDeviceGetPCIBusId(bus, sizeof(bus), 0), "cudaDeviceGetPCIBusId");
     bus_ = bus;
     log_ = OpenLog(tune ? "tune" : "compare");
-    try {
-      library_ = std::make_unique<CublasLtGemm>();
-    } catch (const Error& error) {
-      std::printf("no cuBLASLt: %s\n", error.what());
-    }
+    library_.reset(new peers::CublasLtSession(peers::VendorPaths("libcublasLt.so.13")));
+    if (library_->api.why_not.empty()) return;
+    std::printf("no cuBLASLt: %s\n", library_->api.why_not.c_str());
+    library_ = nullptr;
   }
 
   void Shape(std::int64_t m, std::int64_t n, std::int64_t k, int rounds) {
@@ -236,18 +236,22 @@ class Tuner {
     }
     std::vector<Contender> contenders;
     if (library_ != nullptr) {
-      const int found = library_->Plan(copies[0]->args);
-      for (int index = 0; index < found; ++index) {
-        Contender contender{"lt" + std::to_string(index), {}, {}};
+      const peers::CublasLtGemm product(library_, copies[0]->args);
+      library_->workspace();  // allocated here: a capture may not
+      for (const peers::CublasLtAlgorithm& algorithm : product.Candidates()) {
+        Contender contender{"lt" + std::to_string(contenders.size()),
+                            peers::AlgorithmText(library_->api, algorithm),
+                            {},
+                            {}};
         for (const auto& copy : copies) {
-          contender.graphs.push_back(
-              Capture(stream_, [&](Stream stream) { library_->Run(copy->args, index, stream); }));
+          contender.graphs.push_back(Capture(
+              stream_, [&](Stream stream) { product.Enqueue(algorithm, copy->args, stream); }));
         }
         contenders.push_back(contender);
       }
     }
     for (const Plan& plan : tune_ ? PlansToTry() : std::vector{ChoosePlan(copies[0]->args)}) {
-      Contender contender{PlanName(plan), {}, {}};
+      Contender contender{PlanName(plan), "", {}, {}};
       for (const auto& copy : copies) {
         contender.graphs.push_back(Capture(stream_, PrepareCuda(copy->args, plan)));
       }
@@ -290,15 +294,12 @@ class Tuner {
   void Log(std::int64_t m, std::int64_t n, std::int64_t k, const std::vector<Contender>& contenders,
            const ClockReading& before, const ClockReading& after) {
     if (log_ == nullptr) return;
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
-      const Contender& contender = contenders[i];
-      const std::string what =
-          contender.name.starts_with("lt") ? library_->Describe(static_cast<int>(i)) : "";
+    for (const Contender& contender : contenders) {
       std::fprintf(log_,
                    "{\"m\":%ld,\"n\":%ld,\"k\":%ld,\"contender\":\"%s\",\"what\":\"%s\","
                    "\"median_us\":%.2f,\"sm_mhz\":[%.0f,%.0f],\"power_w\":[%.0f,%.0f],\"us\":[",
-                   m, n, k, contender.name.c_str(), what.c_str(), contender.Median(), before.sm_mhz,
-                   after.sm_mhz, before.power_w, after.power_w);
+                   m, n, k, contender.name.c_str(), contender.what.c_str(), contender.Median(),
+                   before.sm_mhz, after.sm_mhz, before.power_w, after.power_w);
       for (std::size_t s = 0; s < contender.us.size(); ++s) {
         std::fprintf(log_, "%s%.2f", s == 0 ? "" : ",", contender.us[s]);
       }
@@ -311,7 +312,7 @@ class Tuner {
   int rest_ms_ = 0;
   double log_ratios_ = 0, least_ratio_ = 1e30;
   int shapes_ = 0;
-  std::unique_ptr<CublasLtGemm> library_;
+  std::shared_ptr<peers::CublasLtSession> library_;  // null: not there
   cudaStream_t stream_ = nullptr;
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
   char* flush_ = nullptr;

@@ -48,9 +48,8 @@ void CublasLtApi::Check(cublasStatus_t status, const char* call, Fault fault) co
                          ")");
 }
 
-std::vector<cublasLtMatmulAlgo_t> CublasLtCandidates(const CublasLtApi& api,
-                                                     cublasLtHandle_t handle,
-                                                     const CublasLtProduct& product) {
+std::vector<CublasLtAlgorithm> CublasLtCandidates(const CublasLtApi& api, cublasLtHandle_t handle,
+                                                  const CublasLtProduct& product) {
   cublasLtMatmulPreference_t preference = nullptr;
   api.Check(api.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(api.preference_destroy)> owner(
@@ -70,10 +69,10 @@ std::vector<cublasLtMatmulAlgo_t> CublasLtCandidates(const CublasLtApi& api,
       api.heuristic(handle, product.desc, product.a, product.b, product.d, product.d, preference,
                     kCandidates, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) api.Check(status, "cublasLtMatmulAlgoGetHeuristic");
-  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  std::vector<CublasLtAlgorithm> algorithms;
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<std::size_t>(i)];
-    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({result.algo});
   }
   return algorithms;
 }

@@ -50,10 +50,14 @@ struct CublasLtProduct {
   std::uint32_t a_alignment = 256, b_alignment = 256, d_alignment = 256;  // bytes, of the addresses
 };
 
+// nvcc 13.0 dies on a vector of cublasLtMatmulAlgo_t itself, a struct without a name.
+struct CublasLtAlgorithm {
+  cublasLtMatmulAlgo_t value{};
+};
+
 // The first eight algorithms of the heuristic that need no more than the workspace above, best
 // first by its own estimate; empty when it has none for this product.
-std::vector<cublasLtMatmulAlgo_t> CublasLtCandidates(const CublasLtApi& api,
-                                                     cublasLtHandle_t handle,
-                                                     const CublasLtProduct& product);
+std::vector<CublasLtAlgorithm> CublasLtCandidates(const CublasLtApi& api, cublasLtHandle_t handle,
+                                                  const CublasLtProduct& product);
 
 }  // namespace assay::peers

@@ -71,7 +71,7 @@ class Product {
   // The fastest candidate becomes the one that is measured.
   void ChooseAlgorithm() {
     double best_time = INFINITY;
-    for (const cublasLtMatmulAlgo_t& candidate : Candidates()) {
+    for (const CublasLtAlgorithm& candidate : Candidates()) {
       Seconds(candidate, 1);  // loads its kernel
       const double time = std::min({Seconds(candidate, 1), Seconds(candidate, 1)});
       if (time >= best_time) continue;
@@ -132,8 +132,8 @@ class Product {
                "cublasLtMatmulDescSetAttribute");
   }
 
-  std::vector<cublasLtMatmulAlgo_t> Candidates() const {
-    std::vector<cublasLtMatmulAlgo_t> candidates =
+  std::vector<CublasLtAlgorithm> Candidates() const {
+    std::vector<CublasLtAlgorithm> candidates =
         CublasLtCandidates(api_, handle_, {desc_, operand_, operand_, result_});
     if (candidates.empty()) throw Error(Fault::kDevice, "cuBLASLt offers no algorithm");
     return candidates;
@@ -144,7 +144,7 @@ class Product {
     return products * 2 * size * size * size / Seconds(algorithm_, products);
   }
 
-  double Seconds(const cublasLtMatmulAlgo_t& algorithm, int products) {
+  double Seconds(const CublasLtAlgorithm& algorithm, int products) {
     const float one = 1, zero = 0;
     // Keeps the stream busy until the products are enqueued: a product that starts late would look
     // slow.
@@ -152,8 +152,8 @@ class Product {
     CheckCuda(cudaEventRecord(begin_, stream_), "cudaEventRecord");
     for (int i = 0; i < products; ++i) {
       api_.Check(api_.matmul(handle_, desc_, &one, b_.get(), operand_, a_.get(), operand_, &zero,
-                             d_.get(), result_, d_.get(), result_, &algorithm, workspace_.get(),
-                             kCublasLtWorkspaceBytes, stream_),
+                             d_.get(), result_, d_.get(), result_, &algorithm.value,
+                             workspace_.get(), kCublasLtWorkspaceBytes, stream_),
                  "cublasLtMatmul");
     }
     CheckCuda(cudaEventRecord(end_, stream_), "cudaEventRecord");
@@ -202,7 +202,7 @@ class Product {
   cublasLtHandle_t handle_ = nullptr;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t operand_ = nullptr, result_ = nullptr;
-  cublasLtMatmulAlgo_t algorithm_{};
+  CublasLtAlgorithm algorithm_{};
 };
 
 Ceiling Summary(DType type, std::int64_t size, const std::string& suffix, const std::string& how,
