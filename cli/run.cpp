@@ -40,7 +40,7 @@ struct RunFlags {
   bool resume = false, json = false, no_timing = false, distinct = false;
   PythonFlags python;
   std::string python_fingerprint;
-  std::string flush = "read", sanitize;
+  std::string flush = "read", cross_check, sanitize;
   GpuAnswer gpu;  // of the workers; asked only when a backend of the suite computes on a device
   RunOptions run;
 };
@@ -421,6 +421,7 @@ int Run(RunFlags flags) {
   const Suite suite = LoadFiltered(flags, definitions);
   flags.run.timing = !flags.no_timing;
   flags.run.flush_by_write = flags.flush == "write";
+  flags.run.cross_check = flags.cross_check == "cupti";
   if (!flags.sanitize.empty()) {
     flags.run.timing = false;  // a checked kernel runs many times slower
     flags.run.worker_leave_s = 60;
@@ -519,6 +520,10 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   command->add_option("--flush", flags->flush, "How a GPU's L2 cache is emptied: read or write")
       ->check(CLI::IsMember({"read", "write"}))
       ->capture_default_str();
+  command
+      ->add_option("--cross-check", flags->cross_check,
+                   "Also time a GPU's calls by a second clock: cupti")
+      ->check(CLI::IsMember({"cupti"}));
   command->add_option(
       "--shard", flags->shard,
       "Only part i of n (\"0/4\"), or \"auto\": the rank that Slurm or Open MPI gave");

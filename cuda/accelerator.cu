@@ -223,6 +223,9 @@ class CudaAccelerator : public Accelerator {
     }
     CheckCuda(cudaGetLastError(), "launch of the cache flush");
   }
+  std::unique_ptr<ContentVersions> MakeVersions(const std::vector<ContentPart>& parts) override {
+    return MakeContentVersions(parts, info_.multiprocessors, stream_);
+  }
   void ResetPersistingLines() override {
     CheckCuda(cudaCtxResetPersistingL2Cache(), "cudaCtxResetPersistingL2Cache");
   }
@@ -232,6 +235,10 @@ class CudaAccelerator : public Accelerator {
     CheckCuda(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, usual_persisting_limit_),
               "cudaDeviceSetLimit");
     return true;
+  }
+
+  std::unique_ptr<ActivityRecorder> RecordActivities(std::string& why_not) override {
+    return RecordCudaActivities(why_not);
   }
 
   std::unique_ptr<Recording> Record(const std::function<void(Stream)>& work) override {

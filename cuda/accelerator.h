@@ -8,8 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "cuda/activities.h"
+#include "cuda/content_versions.h"
 #include "cuda/stream.h"
 
 namespace assay {
@@ -64,10 +67,14 @@ class Accelerator {
   virtual Stream stream() = 0;
   virtual void Synchronize() = 0;  // throws DeviceError when any work since the last call failed
   virtual void EnqueueFlush(Stream stream, FlushKind kind) = 0;
+  // Versions of what lies in `parts` of device memory; must not outlive the accelerator.
+  virtual std::unique_ptr<ContentVersions> MakeVersions(const std::vector<ContentPart>& parts) = 0;
   // Lines that a kernel pinned in L2 survive a flush; this unpins them.
   virtual void ResetPersistingLines() = 0;
   // Did somebody set L2 capacity aside for pinned lines since the last call? Takes it back.
   virtual bool TakePersistingLimit() = 0;
+  // Null with a reason where there is nothing to trace with.
+  virtual std::unique_ptr<ActivityRecorder> RecordActivities(std::string& why_not) = 0;
   // Captures what `work` enqueues. Throws kUnsupported when it cannot be captured (it synchronises
   // or allocates), leaves work on a stream that does not join the given one, or enqueues nothing.
   virtual std::unique_ptr<Recording> Record(const std::function<void(Stream)>& work) = 0;

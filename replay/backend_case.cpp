@@ -12,7 +12,9 @@
 #include "base/error.h"
 #include "replay/bitwise.h"
 #include "replay/device.h"
+#include "replay/fresh_inputs.h"
 #include "replay/measure.h"
+#include "replay/spans.h"
 
 namespace assay {
 namespace {
@@ -29,6 +31,7 @@ constexpr double kClockFactor = 1.3, kClockSlackS = 0.15;
 // computes every time is near 1 however noisy the machine.
 constexpr int kUnseenCalls = 6;
 constexpr double kMemoFactor = 2, kMemoSlackNs = 20e3;
+constexpr int kSpanSamples = 21;
 
 // Adds the time of its scope to a total.
 class ScopedSeconds {
@@ -280,14 +283,15 @@ int BackendCase::repeats() const {
 
 double BackendCase::SeriesBudget() const { return options_.budget_s / (kModes * repeats()); }
 
-// Not where one more call per content set would take the time of the others.
+// Not where one more call per content set, which a CPU's loop makes, would take the time of the
+// others. A device makes new content by itself, also where no truth of it can be had.
 bool BackendCase::CanMeetNewContent() {
-  const double last_calls_s = run_ns_ * 1e-9 * static_cast<double>(outputs_.size());
+  const double last_calls_s =
+      on_device() ? 0 : run_ns_ * 1e-9 * static_cast<double>(outputs_.size());
   if (is_slow() || last_calls_s > SeriesBudget() / 2) return false;
   const ScopedSeconds timer(judge_s_);
-  if (sets_.SwapInJudged() == nullptr) return false;
-  sets_.SwapOutJudged();
-  return true;
+  if (on_device() && sets_.TooLargeToJudge()) return HasVersions(sets_.Get(0).inputs);
+  return sets_.CanBeJudged();
 }
 
 void BackendCase::PostTime(WorkerProcess& worker, int repeat, bool new_content) {
@@ -298,6 +302,7 @@ void BackendCase::PostTime(WorkerProcess& worker, int repeat, bool new_content) 
   const bool warmup = repeat != 0 || run_ns_ * 1e-9 < SeriesBudget() / 8;
   Json request = {{"op", "time"}, {"budget_s", SeriesBudget()}, {"warmup", warmup}};
   request["new_content"] = new_content;
+  request["judged"] = new_content && sets_.CanBeJudged();
   request["modes"] = {on_device() ? "cold" : "cold_host"};
   if (!OneRunTakesTheBudget()) request["modes"].push_back(on_device() ? "warm" : "warm_host");
   if (on_device()) request["flush"] = options_.flush_by_write ? "write" : "read";
@@ -384,6 +389,32 @@ void BackendCase::Close(WorkerProcess& worker) {
   Collect(worker, replies);
 }
 
+// What cannot be traced is a note, not a fault of the backend.
+void BackendCase::CrossCheck(WorkerProcess& worker) {
+  if (!options_.cross_check || !on_device() || is_slow()) return;
+  const ScopedSeconds wall(wall_s_);
+  worker.Post({{"op", "span"},
+               {"samples", kSpanSamples},
+               {"flush", options_.flush_by_write ? "write" : "read"}},
+              {}, "cross-check");
+  Reply reply = worker.Collect(options_.timeout_s).front();
+  if (reply.status != Status::kPassed && !worker.dead()) {
+    return AddOnce(result_.notes, "no cross-check by CUPTI: " + reply.reason);
+  }
+  const std::vector<TimingSummary> timed = Summarize(result_.timing);
+  if (!Accept(reply)) return;
+  const TimingSummary* const cold = Headline(timed);
+  const std::vector<TimingSummary> spans = Summarize(reply.series);
+  if (cold == nullptr || spans.empty()) return;
+  if (SpanDiffers(cold->median_ns, spans.front().median_ns)) {
+    AddOnce(result_.flags, "span_differs");
+  }
+  for (TimingSeries& series : reply.series) {
+    series.repeat = repeat_;
+    result_.timing.push_back(std::move(series));
+  }
+}
+
 // Slot 0 on whatever its inputs hold now: one call with cold caches; with warm ones the fastest of
 // several on versions of it.
 bool BackendCase::RunUnseen(WorkerProcess& worker, bool cold, double& run_ns) {
@@ -415,7 +446,11 @@ void BackendCase::MeetUnseen(WorkerProcess& worker, const Expected& expected,
                 "right when checked, wrong on new content in the same memory: " + verdict.reason);
   }
   // Where cold calls were all new, only the warm ones could be answered from memory.
-  if (new_content_) RunUnseen(worker, false, unseen_warm_ns_);
+  if (new_content_) {
+    std::unique_lock turn(device_turn, std::defer_lock);
+    if (on_device()) turn.lock();
+    RunUnseen(worker, false, unseen_warm_ns_);
+  }
   worker_s_ = worker_before_s;
 }
 
@@ -489,7 +524,7 @@ bool BackendCase::RecheckJudged() {
 // Equal bits need no second verdict; a backend that is not bit-stable is judged again in full.
 bool BackendCase::RecheckAfterTiming(std::size_t set, std::size_t cold_samples) {
   if (!CheckGuards(set)) return false;
-  if (set == 0 && new_content_) return RecheckJudged();
+  if (set == 0 && new_content_ && sets_.CanBeJudged()) return RecheckJudged();
   const bool was_run =
       on_device() || set == 0 || set < cold_samples;  // a slow kernel may not reach every slot
   if (!was_run || ChangeMarks(outputs_[set]) == output_marks_[set]) return true;

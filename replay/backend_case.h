@@ -38,9 +38,9 @@ class WorkerPool {
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
 };
 
-// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, Close (all with the
-// worker of that repeat), Finish. Cases on devices may be checked, and meet the unseen, side by
-// side.
+// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, CrossCheck, Close (all
+// with the worker of that repeat), Finish. Cases on devices may be checked, and meet the unseen,
+// side by side.
 class BackendCase {
  public:
   BackendCase(const PlannedCase& planned, ContentSets& sets, const RunOptions& options,
@@ -57,6 +57,8 @@ class BackendCase {
   // Results kept for known content cost their computation again on new content, which the time
   // tells. Changes the content of set 0 where a call looks slow. After MeetUnseen.
   void MeetOthers(WorkerProcess& worker);
+  // The same calls by another clock, where the run wants it. Nothing else may use the device.
+  void CrossCheck(WorkerProcess& worker);
   void Close(WorkerProcess& worker);
   void Finish(const MachineCeilings& ceilings);
 

@@ -221,7 +221,7 @@ Expected ContentSets::Expect(const Bundle& inputs, std::uint64_t key) {
 }
 
 const Expected* ContentSets::SwapInUnseen() {
-  if (sparse() || bytes_per_set() > kMostBytes) return nullptr;
+  if (TooLargeToJudge()) return nullptr;
   ContentSet& first = Get(0);
   unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
   const int variation = stored_ != nullptr ? kUnseenVariation : 0;
@@ -254,7 +254,7 @@ bool ContentSets::SwapInOther(int number) {
 }
 
 const Expected* ContentSets::SwapInJudged() {
-  if (sparse() || bytes_per_set() > kMostBytes || !HasVersions(Get(0).inputs)) return nullptr;
+  if (TooLargeToJudge() || !HasVersions(Get(0).inputs)) return nullptr;
   ContentSet& first = Get(0);
   ChangeVersion(first.inputs, kOriginalVersion, kJudgedVersion);
   if (judged_ == nullptr) {
@@ -263,6 +263,13 @@ const Expected* ContentSets::SwapInJudged() {
   if (judged_->invalid.empty()) return judged_.get();
   SwapOutJudged();
   return nullptr;
+}
+
+bool ContentSets::TooLargeToJudge() const { return sparse() || bytes_per_set() > kMostBytes; }
+
+bool ContentSets::CanBeJudged() {
+  if (judged_ == nullptr && SwapInJudged() != nullptr) SwapOutJudged();
+  return judged_ != nullptr && judged_->invalid.empty();
 }
 
 void ContentSets::SwapOutJudged() {

@@ -60,8 +60,11 @@ class ContentSets {
   // After that: wholly other content once more, without a truth, for every `number` from 1 on.
   // False where the operator refuses it.
   bool SwapInOther(int number);
-  // Changes set 0 to kJudgedVersion (replay/fresh_inputs.h) and returns its truth; null where that
-  // costs too much, no input has versions or the operator refuses them. SwapOutJudged ends it.
+  // Is there a truth of kJudgedVersion (cuda/content_versions.h) of set 0? Made on first use. Not
+  // where that costs too much, no input has versions or the operator refuses them.
+  bool CanBeJudged();
+  bool TooLargeToJudge() const;
+  // Changes set 0 to that version and returns its truth, or null. SwapOutJudged ends it.
   const Expected* SwapInJudged();
   void SwapOutJudged();
   void RestoreFirstSet();

@@ -1,8 +1,10 @@
 #include "replay/fake_accelerator.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/random.h"
+#include "replay/fresh_inputs.h"
 
 namespace assay {
 
@@ -15,6 +17,45 @@ class FakeRecording : public Recording {
  private:
   FakeAccelerator& gpu_;
   std::vector<FakeAccelerator::Node> nodes_;
+};
+
+class FakeActivityRecorder : public ActivityRecorder {
+ public:
+  explicit FakeActivityRecorder(FakeAccelerator& gpu) : gpu_(gpu) { gpu_.traced_ = true; }
+  FakeActivityRecorder(const FakeActivityRecorder&) = delete;
+  FakeActivityRecorder& operator=(const FakeActivityRecorder&) = delete;
+  ~FakeActivityRecorder() override { gpu_.traced_ = false; }
+  std::vector<Activity> Take() override { return std::exchange(gpu_.activities_, {}); }
+
+ private:
+  FakeAccelerator& gpu_;
+};
+
+class FakeContentVersions : public ContentVersions {
+ public:
+  explicit FakeContentVersions(std::vector<ContentPart> parts)
+      : parts_(std::move(parts)), versions_(parts_.size()) {}
+
+  void EnqueueNext(Stream stream) override {
+    FakeAccelerator::Of(stream).Launch(
+        FakeAccelerator::kVersionNs, FakeAccelerator::kVersionNs, [this] {
+          const PartSteps steps = StepsOf(next_, parts_.size());
+          for (std::uint64_t p = steps.first; p < parts_.size(); p += steps.step) {
+            ChangePart(parts_[p], std::exchange(versions_[p], next_), next_);
+          }
+          ++next_;
+        });
+  }
+  void SetNext(std::uint64_t version) override { next_ = version; }
+  void Reset() override {
+    std::fill(versions_.begin(), versions_.end(), kOriginalVersion);
+    next_ = kFirstTimedVersion;
+  }
+
+ private:
+  std::vector<ContentPart> parts_;
+  std::vector<std::uint64_t> versions_;  // of every part
+  std::uint64_t next_ = kFirstTimedVersion;
 };
 
 std::byte* FakeAccelerator::Allocate(std::size_t bytes) {
@@ -71,9 +112,18 @@ double FakeAccelerator::Execute(const std::vector<Node>& nodes) {
   Synchronize();
   double ns = 0;
   for (const Node& node : nodes) {
-    ns += kNodeNs + (cold_ ? node.cold_ns : node.warm_ns);
+    double kernel_ns = cold_ ? node.cold_ns : node.warm_ns;
     cold_ = node.flushes;
     if (node.kernel) node.kernel();
+    kernel_ns += std::exchange(spent_ns_, 0);
+    now_ns_ += kNodeNs;
+    if (traced_) {
+      activities_.push_back({static_cast<std::int64_t>(now_ns_),
+                             static_cast<std::int64_t>(now_ns_ + activity_factor * kernel_ns),
+                             node.flushes ? "flush" : "kernel"});
+    }
+    now_ns_ += activity_factor * kernel_ns;
+    ns += kNodeNs + kernel_ns;
   }
   Synchronize();
   return ns;
@@ -88,6 +138,17 @@ void FakeAccelerator::Enqueue(Node node) {
 }
 
 void FakeAccelerator::EnqueueFlush(Stream, FlushKind) { Enqueue({kFlushNs, kFlushNs, true, {}}); }
+
+std::unique_ptr<ActivityRecorder> FakeAccelerator::RecordActivities(std::string& why_not) {
+  why_not = why_no_activities;
+  if (!why_not.empty()) return nullptr;
+  return std::make_unique<FakeActivityRecorder>(*this);
+}
+
+std::unique_ptr<ContentVersions> FakeAccelerator::MakeVersions(
+    const std::vector<ContentPart>& parts) {
+  return std::make_unique<FakeContentVersions>(parts);
+}
 
 void FakeAccelerator::Launch(double warm_ns, double cold_ns, std::function<void()> kernel) {
   Enqueue({warm_ns, cold_ns, false, std::move(kernel)});

@@ -1,7 +1,8 @@
 // A worker process whose only family is the faulty one. Its first argument may name a fault of the
 // worker itself: "mute" (never greets), "old" (another protocol), "babble" (no JSON), "no_gpu"
-// (every other one has a simulated GPU), or one of Proxy::Fail, followed by the request that it
-// waits for and a file that marks that it has happened.
+// (every other one has a simulated GPU), "no_cupti", "long_spans" (of that GPU), or one of
+// Proxy::Fail, followed by the request that it waits for and a file that marks that it has
+// happened.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -102,9 +103,14 @@ int main(int argc, char** argv) {
   if (argc > 5) return assay::Proxy(fd, fault, argv[2], argv[3]).Serve();
   assay::DeviceHooks hooks;
   hooks.open = [&](std::string& why_not) -> std::unique_ptr<assay::Accelerator> {
-    if (fault != "no_gpu") return std::make_unique<assay::FakeAccelerator>();
-    why_not = "no usable GPU: no CUDA-capable device is detected";
-    return nullptr;
+    if (fault == "no_gpu") {
+      why_not = "no usable GPU: no CUDA-capable device is detected";
+      return nullptr;
+    }
+    auto gpu = std::make_unique<assay::FakeAccelerator>();
+    if (fault == "no_cupti") gpu->why_no_activities = "CUPTI could not be loaded";
+    if (fault == "long_spans") gpu->activity_factor = 3;
+    return gpu;
   };
   hooks.measure_ceilings = [] {
     return std::vector<assay::Ceiling>{{"copy", 4e12, "B/s", "simulated"},

@@ -35,10 +35,21 @@ DeviceTimer::Sampler DeviceTimer::LongSampler(bool cold) {
   Sampler sampler;
   sampler.mode = cold ? "cold_event" : "warm_event";
   sampler.with.assign(single_.begin(), cold ? single_.end() : single_.begin() + 1);
-  if (cold) {
-    sampler.before = gpu_.Record([&](Stream stream) { gpu_.EnqueueFlush(stream, flush_); });
+  for (std::size_t set = 0; cold && set < calls_.size(); ++set) {
+    sampler.before.push_back(gpu_.Record([&](Stream stream) { EnqueueFlush(stream, set); }));
   }
   return sampler;
+}
+
+// What comes before a cold call: new content, and the flush. The change of content costs the same
+// with and without the calls between only if it finds the same caches: the call before it was on
+// another content set, or another flush comes first.
+void DeviceTimer::EnqueueFlush(Stream stream, std::size_t set) {
+  if (!versions_.empty()) {
+    if (calls_.size() == 1) gpu_.EnqueueFlush(stream, flush_);
+    versions_[set]->EnqueueNext(stream);
+  }
+  gpu_.EnqueueFlush(stream, flush_);
 }
 
 // n x (flush, call) minus n x flush.
@@ -48,12 +59,14 @@ DeviceTimer::Sampler DeviceTimer::ColdSampler(int calls) {
   sampler.calls = calls;
   sampler.with.push_back(gpu_.Record([&](Stream stream) {
     for (int c = 0; c < calls; ++c) {
-      gpu_.EnqueueFlush(stream, flush_);
-      calls_[static_cast<std::size_t>(c) % calls_.size()](stream);
+      const std::size_t set = static_cast<std::size_t>(c) % calls_.size();
+      EnqueueFlush(stream, set);
+      calls_[set](stream);
     }
   }));
   sampler.without.push_back(gpu_.Record([&](Stream stream) {
-    for (int c = 0; c < calls; ++c) gpu_.EnqueueFlush(stream, flush_);
+    for (int c = 0; c < calls; ++c)
+      EnqueueFlush(stream, static_cast<std::size_t>(c) % calls_.size());
   }));
   return sampler;
 }
@@ -84,7 +97,7 @@ DeviceTimer::Sampler DeviceTimer::MakeSampler(const std::string& mode) {
 
 // The noise of a difference may exceed an almost empty kernel: such a sample counts as 0.
 double DeviceTimer::Sample(Sampler& sampler, std::size_t number, MeasuredSeries& series) {
-  if (sampler.before != nullptr) sampler.before->Replay();
+  if (!sampler.before.empty()) sampler.before[number % sampler.before.size()]->Replay();
   const double with = sampler.with[number % sampler.with.size()]->Replay();
   const double without =
       sampler.without.empty() ? 0 : sampler.without[number % sampler.without.size()]->Replay();
@@ -116,14 +129,21 @@ MeasuredSeries DeviceTimer::Measure(const std::string& mode, const TimingLimits&
   return result;
 }
 
-void DeviceTimer::ReplayAll() {
+void DeviceTimer::ReplayAll(const std::vector<std::uint64_t>& last_versions) {
   CallNs();
-  const bool holds_all = last_cold_.calls >= static_cast<double>(calls_.size());
-  if (!last_cold_.with.empty() && (holds_all || last_cold_.with.size() == calls_.size())) {
-    for (const auto& recording : last_cold_.with) recording->Replay();
-    return;
+  const auto sets = static_cast<int>(calls_.size());
+  const bool timed = !last_cold_.with.empty() &&
+                     (last_cold_.calls >= sets || last_cold_.with.size() == calls_.size());
+  // One graph changes the content of a set as often as it calls it; of single calls none does.
+  const bool changes = timed && last_cold_.before.empty();
+  for (int set = 0; !versions_.empty() && set < sets; ++set) {
+    const auto index = static_cast<std::size_t>(set);
+    const int changes_of_set = changes ? (last_cold_.calls - set - 1) / sets + 1 : 1;
+    versions_[index]->SetNext(last_versions.at(index) -
+                              static_cast<std::uint64_t>(changes_of_set - 1));
+    if (!changes) versions_[index]->EnqueueNext(gpu_.stream());
   }
-  for (const auto& recording : single_) recording->Replay();
+  for (const auto& recording : timed ? last_cold_.with : single_) recording->Replay();
 }
 
 }  // namespace assay

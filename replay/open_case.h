@@ -35,6 +35,8 @@ class OpenCase {
   // Computes a mapped slot once, caches emptied. Its inputs may have new content.
   virtual Reply RunSlot(const nlohmann::json& request) = 0;
   virtual Reply Time(const nlohmann::json& request) = 0;
+  // Times calls by the device's own records, beside the timing loops.
+  virtual Reply Span(const nlohmann::json& request);
 };
 
 // What `open` asked for.

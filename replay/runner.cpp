@@ -80,6 +80,7 @@ class WorkloadRun {
       MakeSets(MemoryLimit(options_) / 2);
       for (int set = 0; set < most_sets_; ++set) sets_->Get(static_cast<std::size_t>(set));
       if (most_sets_ > 0) sets_->InputHashes();
+      if (most_sets_ > 0 && options_.timing) sets_->CanBeJudged();
     });
   }
 
@@ -203,6 +204,9 @@ class WorkloadRun {
         if (!stop_ && one->healthy() && !one->is_slow()) one->MeetOthers(WorkerOf(*one));
       }
       sets_->RestoreFirstSet();
+    }
+    for (BackendCase* one : group) {
+      if (!stop_ && one->healthy()) one->CrossCheck(WorkerOf(*one));
     }
     ForEach(group, [](BackendCase& one, WorkerProcess& worker) { one.Close(worker); });
   }

@@ -25,6 +25,7 @@ struct RunOptions {
   bool timing = true;
   bool bitwise = false;  // hold backends to their documented order of sums (replay/bitwise.h)
   bool flush_by_write = false;  // devices: how the L2 cache is emptied before cold calls
+  bool cross_check = false;     // devices: spans by CUPTI beside the cold time (replay/spans.h)
   // Why no GPU can be used; device backends then run only when they are named. "" = there is one.
   std::string why_no_gpu;
   double timeout_s = 300;  // per request to a worker

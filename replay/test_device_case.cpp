@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "replay/fake_accelerator.h"
 #include "replay/fault_cases.h"
 #include "replay/faulty_family.h"
+#include "replay/fresh_inputs.h"
 #include "replay/gpu.h"
 #include "replay/measure_device.h"
 #include "replay/timing_selftest.h"
@@ -59,8 +61,9 @@ TEST(DeviceCase, EveryFaultIsAResultWithItsName) {
       {"gpu_leaves_side_stream", Status::kUnsupported, "exception", "never joins"},
       {"gpu_enqueues_nothing", Status::kUnsupported, "exception", "enqueues nothing"},
       {"gpu_works_elsewhere", Status::kIncorrect, "numerical", "nan"},
-      {"gpu_skips_repeats", Status::kIncorrect, "unstable", "after timing"},
+      {"gpu_skips_repeats", Status::kIncorrect, "unstable", "in the timing loop"},
       {"gpu_caches_by_pointer", Status::kIncorrect, "unstable", "new content"},
+      {"gpu_knows_the_checks", Status::kIncorrect, "unstable", "in the timing loop on new content"},
       {"gpu_plans_by_content", Status::kIncorrect, "unstable", "new content"},
       {"gpu_out_of_memory", Status::kOom, "", "needs 4096 bytes of device memory"},
   };
@@ -94,6 +97,20 @@ TEST(DeviceCase, HostBackendsBesideThemAreTimedAndTheNextWorkloadIsRight) {
     EXPECT_EQ(result.status, unlucky ? Status::kInvalidRecord : Status::kPassed) << result.reason;
     EXPECT_EQ(result.timing.size(), unlucky ? 0u : 4u) << result.uuid << result.backend;
   }
+}
+
+// Cold calls never meet what it has kept; warm ones repeat their content, and new content shows
+// what computing costs.
+TEST(DeviceCase, KeptResultsGainNothingColdAndAreFoundWarm) {
+  const CaseResult result = RunOne("gpu_keeps_results");
+  EXPECT_EQ(result.status, Status::kSuspicious) << result.reason;
+  EXPECT_EQ(result.sub, "memo");
+  EXPECT_THAT(result.reason, HasSubstr("warm"));
+  const auto summaries = Summarize(result.timing);
+  ASSERT_EQ(summaries.size(), 2u);
+  EXPECT_DOUBLE_EQ(summaries[0].median_ns, 63e3 + FakeAccelerator::kNodeNs);
+  EXPECT_DOUBLE_EQ(summaries[1].median_ns, 2e3 + FakeAccelerator::kNodeNs);
+  EXPECT_THAT(result.flags, Not(Contains("repeated_content")));
 }
 
 // Their inputs are made while the workload before them runs: what that throws belongs to them.
@@ -148,6 +165,38 @@ TEST(DeviceCase, PinnedCacheLinesAreFlagged) {
 
 TEST(DeviceCase, NotesOfTheBackendReachTheResultOnce) {
   EXPECT_THAT(RunOne("gpu_good").notes, testing::ElementsAre("computes sums of 1000 elements"));
+}
+
+CaseResult RunCrossChecked(const std::vector<std::string>& worker) {
+  RunOptions options = assay::QuickOptions(worker);
+  options.cross_check = true;
+  return RunOne("gpu_good", options);
+}
+
+TEST(DeviceCase, SpansStandBesideTheColdTime) {
+  const CaseResult result = RunCrossChecked({FAULTY_WORKER});
+  ASSERT_EQ(result.status, Status::kPassed) << result.reason;
+  const auto summaries = Summarize(result.timing);
+  ASSERT_EQ(summaries.size(), 3u);
+  EXPECT_EQ(summaries[2].mode, "cold_span");
+  EXPECT_EQ(summaries[2].repeats, 1);
+  EXPECT_DOUBLE_EQ(summaries[2].median_ns, 3000);  // without the node's own cost
+  EXPECT_EQ(Headline(summaries)->mode, "cold_graph");
+  EXPECT_THAT(result.flags, Not(Contains("span_differs")));
+}
+
+TEST(DeviceCase, SpansThatContradictAreFlagged) {
+  const CaseResult result = RunCrossChecked({FAULTY_WORKER, "long_spans"});
+  EXPECT_EQ(result.status, Status::kPassed) << result.reason;
+  EXPECT_DOUBLE_EQ(Summarize(result.timing).back().median_ns, 9000);
+  EXPECT_THAT(result.flags, Contains("span_differs"));
+}
+
+TEST(DeviceCase, WithoutCuptiANoteSaysSo) {
+  const CaseResult result = RunCrossChecked({FAULTY_WORKER, "no_cupti"});
+  EXPECT_EQ(result.status, Status::kPassed) << result.reason;
+  EXPECT_EQ(Summarize(result.timing).size(), 2u);
+  EXPECT_THAT(result.notes, Contains("no cross-check by CUPTI: CUPTI could not be loaded"));
 }
 
 TEST(DeviceCase, WithoutAGpuTheReasonIsTheResult) {
@@ -220,6 +269,61 @@ TEST(DeviceTimer, MeasuresKnownLengths) {
   }
 }
 
+// One content set or several, one graph for all calls or one each.
+TEST(DeviceTimer, EveryColdCallMeetsItsOwnContent) {
+  for (const std::size_t sets : {1, 2, 3}) {
+    for (const double ns : {2e3, 200e3, 5e6}) {
+      FakeAccelerator gpu;
+      std::vector<Bundle> inputs;
+      std::vector<std::unique_ptr<ContentVersions>> versions;
+      std::vector<ContentVersions*> given;
+      std::vector<DeviceCall> calls;
+      std::vector<std::string> met;
+      for (std::size_t set = 0; set < sets; ++set) {
+        inputs.push_back(Bundle::AllocateShared({{"x", DType::kF32, {100}}}));
+        for (int i = 0; i < 100; ++i) inputs[set]["x"].as<float>()[i] = 1.1f + float(set);
+        const Tensor x = inputs[set]["x"];
+        versions.push_back(
+            gpu.MakeVersions(ChangingParts(inputs[set], inputs[set].arena().data())));
+        given.push_back(versions.back().get());
+        calls.push_back([x, ns, &met](Stream stream) {
+          FakeAccelerator::Of(stream).Launch(ns, ns + 500, [x, &met] {
+            met.emplace_back(reinterpret_cast<const char*>(x.data), x.bytes());
+          });
+        });
+      }
+      std::vector<std::string> original;
+      for (const DeviceCall& call : calls) call(gpu.stream());
+      original.swap(met);
+      DeviceTimer timer(gpu, calls, FlushKind::kRead, given);
+      TimingLimits limits;
+      limits.warmup_s = 0;
+      const MeasuredSeries cold = timer.Measure("cold", limits);
+      const double started = ns > DeviceTimer::kLongNs ? FakeAccelerator::kStartNs : 0;
+      EXPECT_NEAR(cold.series.samples_ns.front(), ns + 500 + FakeAccelerator::kNodeNs + started,
+                  1e-6);
+      // The probes before the loop see the original content.
+      std::set<std::string> different;
+      std::size_t calls_on_versions = 0;
+      for (const std::string& content : met) {
+        const bool probe = std::find(original.begin(), original.end(), content) != original.end();
+        calls_on_versions += probe ? 0 : 1;
+        if (!probe) different.insert(content);
+      }
+      EXPECT_EQ(different.size(), calls_on_versions) << sets << " sets, " << ns << " ns";
+      EXPECT_GE(calls_on_versions, cold.series.samples_ns.size());
+      met.clear();
+      std::vector<std::uint64_t> last(sets, kOriginalVersion);
+      last[0] = kJudgedVersion;
+      timer.ReplayAll(last);
+      ChangeVersion(inputs[0], kJudgedVersion, kOriginalVersion);
+      for (std::size_t set = 0; set < sets; ++set) {
+        EXPECT_EQ(inputs[set]["x"].as<float>()[7], 1.1f + float(set)) << sets << " sets";
+      }
+    }
+  }
+}
+
 TEST(DeviceTimer, RefusesWhatItCannotTime) {
   FakeAccelerator gpu;
   DeviceTimer unknown(gpu, {[](Stream s) { FakeAccelerator::Of(s).Launch(1, 1, [] {}); }},
@@ -276,7 +380,8 @@ TEST(TimingSelftest, AcceptsATruthfulDeviceAndNamesALiar) {
   // A tenth of 2 us is inside the 0.3 us allowed, a tenth of the others is not.
   EXPECT_THAT(wrong, ElementsAre("spin 10 us, cold", "spin 100 us, cold", "spin 1000 us, cold",
                                  "spin 10 us, warm", "spin 100 us, warm", "spin 1000 us, warm",
-                                 "two dependent spins of 5 us"));
+                                 "two dependent spins of 5 us", "spin 10 us, records of CUPTI",
+                                 "spin 100 us, records of CUPTI"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/stats.h"
 #include "replay/measure_device.h"
+#include "replay/spans.h"
 
 namespace assay {
 namespace {
@@ -42,6 +43,7 @@ class Trials {
     ColdAgainstWarm("read of 20 MB that pins its lines",
                     [&](Stream s) { probes_.PinnedRead(s, kReadBytes); });
     gpu_.TakePersistingLimit();
+    Spans();
     return std::move(trials_);
   }
 
@@ -144,6 +146,38 @@ class Trials {
     const double warm = Measure("warm", call).median;
     const double cold = Measure("cold", call).median;
     Accept(name + ": cold against warm", cold, kColdOverWarm * warm, 10 * warm).known_ns = warm;
+  }
+
+  // The second clock against the device's own. Last: tracing may slow what comes after it.
+  void Spans() {
+    try {
+      const Length none = SpanLengthByRecords(0);
+      Accept("kernel without a loop, records of CUPTI", none.measured_ns, 0, kMostEmptyNs);
+      for (const double ns : {2e3, 10e3, 100e3}) {
+        const Length spin = SpanLengthByRecords(ns);
+        const double known = spin.known_ns - none.known_ns;
+        const double slack = std::max(kSlackNs, kShare * known);
+        Accept(fmt::format("spin {:g} us, records of CUPTI", ns * 1e-3),
+               spin.measured_ns - none.measured_ns, known - slack, known + slack)
+            .known_ns = known;
+      }
+    } catch (const Error& error) {
+      if (error.fault() != Fault::kUnsupported) throw;
+      TimingTrial trial;
+      trial.name = "spins, records of CUPTI";
+      trial.answer = error.what();
+      trial.passed = true;  // a machine without CUPTI is no fault of the timing
+      trials_.push_back(trial);
+    }
+  }
+
+  Length SpanLengthByRecords(double ns) {
+    constexpr int kSamples = 31;
+    probes_.SpinTimes();
+    const DeviceCall call = [&](Stream s) { probes_.Spin(s, ns); };
+    const TimingSeries series = MeasureSpans(gpu_, {call}, FlushKind::kRead, kSamples).series;
+    last_mode_ = series.mode;
+    return {QuantileSorted(Sorted(series.samples_ns), 0.5), Mean(probes_.SpinTimes())};
   }
 
   Accelerator& gpu_;

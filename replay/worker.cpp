@@ -116,6 +116,7 @@ Reply Handle(Service& service, const Json& request) {
   if (op == "slot") return open->MapSlot(request, fds);
   if (op == "run") return open->RunSlot(request);
   if (op == "time") return open->Time(request);
+  if (op == "span") return open->Span(request);
   BadInput("unknown request '" + op + "'");
 }
 
@@ -160,6 +161,10 @@ Reply Answer(Service& service, const std::string& line) {
 
 void FailCase(Status status, const std::string& sub, const std::string& reason) {
   throw CaseFailure{FailureReply(status, sub, reason)};
+}
+
+Reply OpenCase::Span(const Json&) {
+  FailCase(Status::kUnsupported, "", "this backend does not compute on a device");
 }
 
 Slot MapBundles(const Json& request, std::vector<FileDescriptor>& fds) {

@@ -1,7 +1,6 @@
 // The library that CUDA loads into an unmodified program (CUDA_INJECTION64_PATH). CUPTI is opened
 // with dlopen, so the file loads anywhere. Activity buffers come from a bounded pool; the completed
 // callback only queues; one thread encodes and writes. Nothing here may throw into the program.
-#include <cupti.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -22,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/cupti_library.h"
 #include "timeline/recorder/encode.h"
 
 namespace {
@@ -39,43 +39,6 @@ std::int64_t Now(clockid_t clock) {
 }
 std::uint64_t CUPTIAPI Timestamp() { return static_cast<std::uint64_t>(Now(CLOCK_MONOTONIC)); }
 
-struct Cupti {
-  void* library = nullptr;
-  decltype(&cuptiActivityRegisterTimestampCallback) register_timestamp = nullptr;
-  decltype(&cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
-  decltype(&cuptiActivityEnable) enable = nullptr;
-  decltype(&cuptiActivityEnableRuntimeApi) enable_runtime = nullptr;
-  decltype(&cuptiActivityEnableDriverApi) enable_driver = nullptr;
-  decltype(&cuptiActivityFlushAll) flush_all = nullptr;
-  decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
-  decltype(&cuptiActivityGetNumDroppedRecords) dropped = nullptr;
-  decltype(&cuptiGetCallbackName) callback_name = nullptr;
-  decltype(&cuptiGetVersion) version = nullptr;
-
-  template <class Function>
-  bool Find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(library, name));
-    return function != nullptr;
-  }
-  bool Open() {
-    const char* named = std::getenv("ASSAY_CUPTI");
-    for (const char* path :
-         {named, "libcupti.so.13", "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
-          "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"}) {
-      if (path && (library = dlopen(path, RTLD_NOW | RTLD_GLOBAL))) break;
-    }
-    return library && Find(register_timestamp, "cuptiActivityRegisterTimestampCallback") &&
-           Find(register_callbacks, "cuptiActivityRegisterCallbacks") &&
-           Find(enable, "cuptiActivityEnable") &&
-           Find(enable_runtime, "cuptiActivityEnableRuntimeApi") &&
-           Find(enable_driver, "cuptiActivityEnableDriverApi") &&
-           Find(flush_all, "cuptiActivityFlushAll") &&
-           Find(next_record, "cuptiActivityGetNextRecord") &&
-           Find(dropped, "cuptiActivityGetNumDroppedRecords") &&
-           Find(callback_name, "cuptiGetCallbackName") && Find(version, "cuptiGetVersion");
-  }
-};
-
 struct Completed {
   std::uint8_t* data;
   std::size_t bytes;
@@ -84,7 +47,7 @@ struct Completed {
 
 // Lives until the process ends: CUPTI may call back from its own threads at any time.
 struct Recorder {
-  Cupti cupti;
+  assay::CuptiLibrary cupti;
   int file = -1;
   Encoder* encoder = nullptr;
   std::mutex mutex;
@@ -214,7 +177,7 @@ void WatchSignals() {
 void InChild() { recorder->finished = true; }
 
 void EnableKinds(bool graph_level) {
-  const Cupti& cupti = recorder->cupti;
+  const assay::CuptiLibrary& cupti = recorder->cupti;
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
         CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2, CUPTI_ACTIVITY_KIND_MEMSET,
