@@ -30,7 +30,8 @@ struct Size {
 // Generated inputs in host memory and on the device; outputs on the device.
 class Case {
  public:
-  Case(const Size& size, const std::string& variant, std::uint64_t key = 7)
+  // v times `value_scale`.
+  Case(const Size& size, const std::string& variant, float value_scale = 1, std::uint64_t key = 7)
       : family_(MakeFamily()),
         problem_(MakeProblem(family_, "gdn_prefill_qk4_v8_d128_k_last",
                              {{"total_seq_len", size.tokens},
@@ -41,6 +42,10 @@ class Case {
         host_outputs_(Bundle::Allocate(OutputLayouts(family_, problem_))) {
     family_.generate(problem_, key, host_inputs_);
     host = Bind(problem_, host_inputs_, host_outputs_);
+    bf16* v = host_inputs_["v"].as<bf16>();
+    for (std::size_t i = 0; i < OutputCount() && value_scale != 1; ++i) {
+      v[i] = ToBF16(value_scale * ToFloat(v[i]));
+    }
     device = host;
     for (Tensor& tensor : host_inputs_.tensors()) Upload(tensor);
     for (Tensor& tensor : host_outputs_.tensors()) Upload(tensor);
@@ -106,7 +111,13 @@ class Case {
   std::vector<std::pair<const std::byte*, void*>> copies_;
 };
 
-std::string NameOf(int rows) { return std::to_string(rows) + " rows"; }
+std::string NameOf(const Plan& plan) {
+  if (plan.recurrent) return "recurrent";
+  std::string name = std::to_string(plan.chain_rows) + " rows";
+  if (plan.paired) name += " paired";
+  if (plan.piece_chunks > 0) name = "pieces of " + std::to_string(plan.piece_chunks);
+  return name;
+}
 
 int Factors() {
   int failures = 0;
@@ -138,17 +149,22 @@ int CheckCase(const Size& size, const std::string& variant) {
   int failures = 0;
   Case test(size, variant);
   const Truth truth = ComputeTruth(test.device);
-  for (const int rows : kChainRows) {
+  for (const Plan& plan : std::vector<Plan>{{false, 16},
+                                            {false, 32},
+                                            {false, 64},
+                                            {false, 64, true},
+                                            {false, 64, true, 1},
+                                            {false, 64, true, 3}}) {
     test.PoisonOutputs();
-    PrepareCuda(test.device, test.host.cu_seqlens, {false, rows})(nullptr);
+    PrepareCuda(test.device, test.host.cu_seqlens, plan)(nullptr);
     CheckCuda(cudaDeviceSynchronize(), "chunk path");
     const std::vector<std::uint16_t> output = test.Output();
     const Judgement j =
         Judge(truth, test.host.cu_seqlens, test.host.sequences, output, test.State());
     failures += !j.passed();
     std::printf(
-        "%5ld,%-3ld %-15s %-4s %-6s strict-out %6ld rms %.1e  state %.1e head %.1e max %.1e",
-        size.tokens, size.sequences, variant.c_str(), NameOf(rows).c_str(),
+        "%5ld,%-3ld %-15s %-16s %-6s strict-out %6ld rms %.1e  state %.1e head %.1e max %.1e",
+        size.tokens, size.sequences, variant.c_str(), NameOf(plan).c_str(),
         j.passed() ? "ok" : "WRONG", j.outside_strict, j.worst_output, j.state, j.worst_state,
         j.max_state);
     if (j.outside_chunk != 0) {
@@ -191,6 +207,32 @@ int Check(const std::vector<Size>& sizes) {
   return failures;
 }
 
+// Relative rms of outputs and states (no state before the sequences) as v becomes small.
+int SmallValues() {
+  for (const float scale : {1.0f, 1e-3f, 1e-4f, 3e-5f, 1e-5f, 3e-6f, 1e-6f}) {
+    Case test({403, 3}, "state_zeros", scale);
+    const Truth truth = ComputeTruth(test.device);
+    for (const int rows : {16, 64}) {
+      test.PoisonOutputs();
+      PrepareCuda(test.device, test.host.cu_seqlens, {false, rows})(nullptr);
+      CheckCuda(cudaDeviceSynchronize(), "chunk path");
+      const std::vector<std::uint16_t> output = test.Output();
+      const std::vector<float> state = test.State();
+      Ratio outputs, states;
+      for (std::size_t i = 0; i < output.size(); ++i) {
+        outputs.Add(ToFloat(bf16{output[i]}), truth.output[i]);
+      }
+      for (std::size_t i = 0; i < state.size(); ++i) states.Add(state[i], truth.state[i]);
+      std::printf(
+          "v times %.0e, %d rows: rms of outputs %.1e, relative error %.1e; of states %.1e, %.1e\n",
+          scale, rows, std::sqrt(outputs.truth / output.size()),
+          std::sqrt(outputs.difference / outputs.truth), std::sqrt(states.truth / state.size()),
+          std::sqrt(states.difference / states.truth));
+    }
+  }
+  return 0;
+}
+
 cudaGraphExec_t Capture(cudaStream_t stream, const std::function<void(Stream)>& call) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -216,8 +258,8 @@ class Timer {
     CheckCuda(cudaMalloc(&flush_, kFlushBytes), "cudaMalloc");
   }
 
-  void Measure(const Size& size, int rounds) {
-    Case test(size, "default");
+  void Measure(const Size& size, int rounds, const std::string& variant) {
+    Case test(size, variant);
     std::vector<std::string> names{"factors"};
     std::vector<std::function<void(Stream)>> calls;
     Workspace workspace;
@@ -225,11 +267,19 @@ class Timer {
     CheckCuda(cudaMalloc(&workspace.keys, slots * kKeyHeads * sizeof(KeyTile)), "cudaMalloc");
     CheckCuda(cudaMalloc(&workspace.heads, slots * kValueHeads * sizeof(HeadTile)), "cudaMalloc");
     calls.push_back([&](Stream stream) { LaunchFactors(test.device, workspace, stream); });
-    names.push_back("recurrent");
-    calls.push_back(PrepareCuda(test.device, test.host.cu_seqlens, {true}));
-    for (const int rows : kChainRows) {
-      names.push_back(NameOf(rows));
-      calls.push_back(PrepareCuda(test.device, test.host.cu_seqlens, {false, rows}));
+    for (const Plan& plan : std::vector<Plan>{{true},
+                                              {false, 16},
+                                              {false, 32},
+                                              {false, 64},
+                                              {false, 64, true},
+                                              {false, 64, true, 4},
+                                              {false, 64, true, 8},
+                                              {false, 64, true, 12},
+                                              {false, 64, true, 16},
+                                              {false, 64, true, 24},
+                                              {false, 64, true, 40}}) {
+      names.push_back(NameOf(plan));
+      calls.push_back(PrepareCuda(test.device, test.host.cu_seqlens, plan));
     }
     std::vector<cudaGraphExec_t> graphs;
     for (const auto& call : calls) graphs.push_back(Capture(stream_, call));
@@ -274,14 +324,14 @@ class Timer {
   void* flush_ = nullptr;
 };
 
-int Time(int rounds, std::vector<Size> sizes) {
+int Time(int rounds, std::vector<Size> sizes, const std::string& variant) {
   if (sizes.empty()) {
     sizes = {{6, 1},    {61, 1},    {134, 1},   {139, 3},   {255, 3},  {294, 3},  {525, 1},
              {574, 2},  {959, 4},   {1377, 1},  {2107, 1},  {2857, 3}, {3028, 5}, {3999, 13},
              {5709, 2}, {8192, 20}, {8192, 37}, {8192, 57}, {8192, 1}, {8192, 8}, {32768, 4}};
   }
   Timer timer;
-  for (const Size& size : sizes) timer.Measure(size, rounds);
+  for (const Size& size : sizes) timer.Measure(size, rounds, variant);
   return 0;
 }
 
@@ -297,7 +347,10 @@ int Main(int argc, char** argv) {
   if (mode == "factors") return Factors();
   if (mode == "check") return Check(Sizes(argc, argv, 2));
   if (mode == "small") return Check({{70, 1}, {150, 3}, {64, 2}});
-  if (mode == "time") return Time(argc > 2 ? std::atoi(argv[2]) : 15, Sizes(argc, argv, 3));
+  if (mode == "values") return SmallValues();
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
+  if (mode == "time") return Time(rounds, Sizes(argc, argv, 3), "default");
+  if (mode == "equal") return Time(rounds, Sizes(argc, argv, 3), "equal");
   std::fprintf(stderr, "usage: gdn_prefill_sm90_bench factors | check | small | time\n");
   return 2;
 }

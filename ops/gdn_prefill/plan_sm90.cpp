@@ -1,30 +1,80 @@
-// Which kernels a batch gets. From measurements on one H200 (README.md).
+// Which kernels a batch gets: the cheapest by a model of their times, fitted to measurements on one
+// H200 (README.md).
 #include <algorithm>
 
 #include "ops/gdn_prefill/sm90.h"
+#include "ops/gdn_prefill/spec.h"
 
 namespace assay::gdn_prefill {
 namespace {
 
 // Up to here the recurrence's time per token costs less than the chunk path's two launches.
 constexpr std::int64_t kRecurrentTokens = 48;
+constexpr std::int64_t kChunkTokens = 64;
 
-// A CTA with few rows of V is quick with a chunk, but every CTA reads the whole tiles of k and q.
-int ChainRows(std::int64_t sequences, std::int64_t longest) {
-  if (sequences <= 2) return 16;
-  if (sequences <= 6) return longest <= 450 ? 32 : 16;  // 16: more CTAs than multiprocessors
-  if (sequences <= 9) return 32;
-  return sequences <= 44 ? 64 : 128;
+// Up to these the launch of CTAs decides: more of them only while each finds a place of its own.
+constexpr std::int64_t kShortTokens = 450, kFewSequences = 9;
+
+struct Batch {
+  std::int64_t sequences, tokens = 0;    // tokens of the longest sequence
+  std::int64_t chunks = 0, longest = 0;  // of all, of the longest
+};
+
+// A chain kernel: microseconds of a chunk in a CTA alone on its multiprocessor and where all places
+// are taken, and of the rest of a CTA; rows of V that a CTA has, and CTAs that the GPU holds.
+struct Chain {
+  double chunk_alone, chunk, cta;
+  int rows, places;
+};
+constexpr Chain kNarrow16{0.975, 0.975, 2.0, 16, 132}, kNarrow32{1.39, 1.39, 2.8, 32, 132},
+    kWide{1.5, 1.5, 5.6, 64, 132}, kPaired{1.5, 6.0, 0.0, 64, 264};
+
+// The longest sequence, or all of them on all places.
+double Microseconds(const Chain& chain, const Batch& batch) {
+  const double ctas = static_cast<double>(kValueHeads * kHeadSize / chain.rows) / chain.places;
+  return std::max(static_cast<double>(batch.longest) * chain.chunk_alone + chain.cta,
+                  (static_cast<double>(batch.chunks) * chain.chunk +
+                   static_cast<double>(batch.sequences) * chain.cta) *
+                      ctas);
+}
+
+// About 12 pieces of a batch's chunks are best; then it costs this.
+std::int64_t PieceChunks(const Batch& batch) {
+  return std::max<std::int64_t>(8, (batch.chunks + 11) / 12);
+}
+double MicrosecondsInPieces(const Batch& batch) {
+  return 36 + 0.345 * static_cast<double>(batch.chunks);
+}
+
+Plan ChooseChain(const Batch& batch) {
+  if (batch.tokens <= kShortTokens && batch.sequences <= kFewSequences) {
+    return {false, batch.sequences <= 2 ? 16 : 32};
+  }
+  Plan best{false, 16};
+  double least = Microseconds(kNarrow16, batch);
+  const auto consider = [&](double microseconds, const Plan& plan) {
+    if (microseconds >= least) return;
+    least = microseconds;
+    best = plan;
+  };
+  consider(Microseconds(kNarrow32, batch), {false, 32});
+  consider(Microseconds(kWide, batch), {false, 64});
+  consider(Microseconds(kPaired, batch), {false, 64, true});
+  consider(MicrosecondsInPieces(batch), {false, 64, true, static_cast<int>(PieceChunks(batch))});
+  return best;
 }
 
 }  // namespace
 
 Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences) {
-  std::int64_t longest = 0;
+  Batch batch{sequences};
   for (std::int64_t s = 0; s < sequences; ++s) {
-    longest = std::max(longest, cu_seqlens[s + 1] - cu_seqlens[s]);
+    const std::int64_t tokens = cu_seqlens[s + 1] - cu_seqlens[s];
+    batch.tokens = std::max(batch.tokens, tokens);
+    batch.chunks += (tokens + kChunkTokens - 1) / kChunkTokens;
   }
-  return {longest <= kRecurrentTokens, ChainRows(sequences, longest)};
+  batch.longest = (batch.tokens + kChunkTokens - 1) / kChunkTokens;
+  return batch.tokens <= kRecurrentTokens ? Plan{true} : ChooseChain(batch);
 }
 
 }  // namespace assay::gdn_prefill

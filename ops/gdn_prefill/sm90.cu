@@ -12,6 +12,7 @@
 #include "cuda/tensor_map.cuh"
 #include "ops/gdn_prefill/sm90.h"
 #include "ops/gdn_prefill/sm90_chunk.cuh"
+#include "ops/gdn_prefill/sm90_pieces.cuh"
 #include "ops/gdn_prefill/sm90_recurrent.h"
 
 namespace assay::gdn_prefill {
@@ -33,15 +34,15 @@ std::vector<std::int32_t> LongestFirst(const std::int64_t* cu_seqlens, std::int6
   return order;
 }
 
-// args.v as [tokens, 8, 128], in boxes of 16 rows of V of one head and 64 tokens.
-CUtensorMap ValueMap(const Args& args) {
+// args.v as [tokens, 8, 128], in boxes of some rows of V of one head and 64 tokens.
+CUtensorMap ValueMap(const Args& args, bool paired) {
   sm90::TensorMapSpec spec;
   spec.name = "v";
   spec.base = args.v;
   spec.extents = {kHeadSize, kValueHeads, std::max<std::int64_t>(args.tokens, 1)};
   spec.strides_bytes = {kHeadSize * 2, kValueHeads * kHeadSize * 2};
-  spec.box = {16, 1, kChunk};
-  spec.swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
+  spec.box = {paired ? 64 : 16, 1, kChunk};
+  spec.swizzle = paired ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   return sm90::EncodeTensorMap(spec);
 }
 
@@ -57,6 +58,28 @@ void CheckAlignment(const Args& args) {
   }
 }
 
+// The workspace of pieces: E and starts, then M, then the counters of arrivals, which begin as
+// zeros.
+std::int64_t PieceHeads(const Args& args, int chunks) {
+  return FirstPiece(args.tokens, args.sequences, chunks) * kValueHeads;
+}
+std::shared_ptr<float> AllocatePieces(const Args& args, int chunks) {
+  const std::int64_t floats = PieceHeads(args, chunks) * kStateElements * 5 / 2;
+  const std::int64_t counters = args.sequences * kValueHeads * 2;
+  auto memory = AllocateDevice<float>(floats + counters, "cudaMalloc of pieces");
+  CheckCuda(cudaMemset(memory.get() + floats, 0, static_cast<std::size_t>(counters) * sizeof(int)),
+            "cudaMemset of pieces");
+  return memory;
+}
+void UsePieces(const Args& args, int chunks, float* memory, Workspace& workspace) {
+  const std::int64_t elements = PieceHeads(args, chunks) * kStateElements;
+  workspace.piece_chunks = chunks;
+  workspace.ends = memory;
+  workspace.starts = memory + elements;
+  workspace.transitions = reinterpret_cast<std::uint16_t*>(memory + 2 * elements);
+  workspace.arrivals = reinterpret_cast<int*>(memory + elements * 5 / 2);
+}
+
 }  // namespace
 
 std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
@@ -68,6 +91,11 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
   if (std::find(std::begin(kChainRows), std::end(kChainRows), plan.chain_rows) ==
       std::end(kChainRows)) {
     BadInput("gdn_prefill: no chain of " + std::to_string(plan.chain_rows) + " rows");
+  }
+  if ((plan.paired && plan.chain_rows != 64) || (plan.piece_chunks != 0 && !plan.paired) ||
+      plan.piece_chunks < 0) {
+    BadInput("gdn_prefill: no pieces of " + std::to_string(plan.piece_chunks) + " chunks for " +
+             std::to_string(plan.chain_rows) + " rows" + (plan.paired ? ", paired" : ""));
   }
   if (args.sequences == 0) return [](Stream) {};
 
@@ -82,14 +110,22 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
   CheckCuda(cudaMemcpy(order.get(), host_order.data(), host_order.size() * sizeof(std::int32_t),
                        cudaMemcpyHostToDevice),
             "cudaMemcpy of the order");
-  const CUtensorMap v_map = ValueMap(args);
-  return [=, rows = plan.chain_rows](Stream stream) {
+  const CUtensorMap v_map = ValueMap(args, plan.paired);
+  const auto scratch = plan.piece_chunks > 0 ? AllocatePieces(args, plan.piece_chunks) : nullptr;
+  return [=](Stream stream) {
     Workspace workspace;
     workspace.keys = keys.get();
     workspace.heads = heads.get();
     if (args.sequences > 1) workspace.order = order.get();
+    if (scratch != nullptr) UsePieces(args, plan.piece_chunks, scratch.get(), workspace);
     LaunchFactors(args, workspace, stream);
-    (rows <= 32 ? LaunchNarrowChain : LaunchWideChain)(args, workspace, v_map, rows, stream);
+    if (plan.paired) {
+      LaunchPairedChain(args, workspace, v_map, stream);
+    } else if (plan.chain_rows == 64) {
+      LaunchWideChain(args, workspace, v_map, stream);
+    } else {
+      LaunchNarrowChain(args, workspace, v_map, plan.chain_rows, stream);
+    }
   };
 }
 

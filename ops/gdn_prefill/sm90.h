@@ -16,8 +16,12 @@ struct Plan {
   bool recurrent = false;
   // Of V that a CTA of the chunk path's second kernel has: one of kChainRows.
   int chain_rows = 16;
+  // With 64 rows: two CTAs on a multiprocessor.
+  bool paired = false;
+  // With paired: sequences are cut into pieces of so many chunks, four launches; 0 = they are not.
+  int piece_chunks = 0;
 };
-inline constexpr int kChainRows[] = {16, 32, 64, 128};
+inline constexpr int kChainRows[] = {16, 32, 64};
 
 // plan_sm90.cpp. By the lengths of the sequences; `cu_seqlens` [sequences + 1] in host memory.
 Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "cuda/check.h"
 #include "cuda/griddepcontrol.cuh"
 #include "cuda/pipeline.cuh"
@@ -83,33 +85,34 @@ __device__ inline void Release(sm90::PipelineBarriers<kStages>& barriers, int st
   if (threadIdx.x % 32 == 0) sm90::MbarrierArrive(&barriers.empty[stage]);
 }
 
-using ChainKernel = void (*)(Args, Workspace, CUtensorMap);
-
 // Once per kernel.
-inline void AllowChain(ChainKernel kernel, std::size_t shared_bytes) {
+template <class Kernel>
+inline void AllowChain(Kernel kernel, std::size_t shared_bytes) {
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_bytes)),
             "cudaFuncSetAttribute of a chain's shared memory");
-  // The same split of L1 for both kernels: an SM changes it only when it is idle.
+  // The same split of L1 for all kernels: an SM changes it only when it is idle.
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
             "cudaFuncSetAttribute of a chain's L1 split");
 }
 
-inline void LaunchChainKernel(ChainKernel kernel, int rows, int threads, std::size_t shared_bytes,
-                              const Args& args, const Workspace& workspace,
-                              const CUtensorMap& v_map, Stream stream) {
+// As a programmatic dependent of the kernel before it on the stream.
+template <class... Parameters>
+inline void LaunchDependent(void (*kernel)(Parameters...), std::int64_t ctas, int threads,
+                            std::size_t shared_bytes, Stream stream,
+                            const std::type_identity_t<Parameters>&... parameters) {
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(args.sequences * kValueHeads * (kHeadSize / rows)));
+  config.gridDim = dim3(static_cast<unsigned>(ctas));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, kernel, args, workspace, v_map), "launch of a chain");
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, parameters...), "launch of a chain");
 }
 
 }  // namespace assay::gdn_prefill

@@ -31,7 +31,7 @@ __device__ void WalkState(const Args& args, const Work& work, int warp, Shared<C
     Release(shared.barriers, state.stage);
     state.Advance();
   }
-  if (!walker.StateIsFinite()) shared.not_finite = 1;
+  if (!walker.AllIsFinite()) shared.not_finite = 1;
   BarSync(kConsumerBarrier, 64 * C::kRoleWarps);
   if (shared.not_finite == 0) walker.StoreState(args.new_state);
 }
@@ -105,8 +105,9 @@ void Launch(const Args& args, const Workspace& workspace, const CUtensorMap& v_m
   static_assert(sizeof(Shared<C>) <= 232448, "a CTA has 227 KB of shared memory at most");
   static const bool allowed = (AllowChain(NarrowChain<C>, sizeof(Shared<C>)), true);
   static_cast<void>(allowed);
-  LaunchChainKernel(NarrowChain<C>, kWarpRows * C::kGroups, C::kThreads, sizeof(Shared<C>), args,
-                    workspace, v_map, stream);
+  LaunchDependent(NarrowChain<C>,
+                  args.sequences * kValueHeads * (kHeadSize / kWarpRows / C::kGroups), C::kThreads,
+                  sizeof(Shared<C>), stream, args, workspace, v_map);
 }
 
 }  // namespace

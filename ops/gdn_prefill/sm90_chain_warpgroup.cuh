@@ -41,9 +41,11 @@ class Walker {
     }
   }
 
-  // Infinities and NaN of any earlier step are still there: nothing turns them finite again.
-  __device__ bool StateIsFinite() const {
-    bool finite = true;
+  // Whether fp16 held everything. Infinities and NaN of any earlier step are still in the state:
+  // nothing turns them finite again. But U reaches it decayed, and the outputs as it is.
+  __device__ bool AllIsFinite() const {
+    const __half2 infinity = __half2half2(__ushort_as_half(0x7C00));
+    bool finite = __hblt2(largest_u_, infinity);
 #pragma unroll
     for (int i = 0; i < 64; ++i) finite = finite && isfinite(s_[i]);
     return finite;
@@ -103,6 +105,7 @@ class Walker {
     std::uint32_t u_left[4][4], decayed_left[4][4];
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, u_left[step]);
+    largest_u_ = __hmax2(largest_u_, Largest(u_left));
     ScaleTokens(x_, head.gates[kToEnd]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, decayed_left[step]);
@@ -166,6 +169,17 @@ class Walker {
     for (int i = 0; i < 4; ++i) left[i] = PackHalf(values[2 * i], values[2 * i + 1]);
   }
 
+  // The largest magnitude of each half.
+  __device__ static __half2 Largest(const std::uint32_t (&words)[4][4]) {
+    __half2 largest[4];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const __half2 value = __habs2(*reinterpret_cast<const __half2*>(&words[i / 4][i % 4]));
+      largest[i % 4] = i < 4 ? value : __hmax2(largest[i % 4], value);
+    }
+    return __hmax2(__hmax2(largest[0], largest[1]), __hmax2(largest[2], largest[3]));
+  }
+
   // sums[V, i] (+)= sum over tokens j of left[V, j] triangle[i][j]: issued as a group.
   __device__ static void TimesTriangle(float (&sums)[32], const std::uint32_t (&left)[4][4],
                                        const std::uint16_t* triangle, bool accumulate) {
@@ -217,7 +231,8 @@ class Walker {
   std::uint16_t* const outputs_;
   std::uint16_t* const output_;
   const float scale_;
-  float s_[64], x_[32] = {}, out_[32] = {};          // x: X, then Y, then U
+  float s_[64], x_[32] = {}, out_[32] = {};  // x: X, then Y, then U
+  __half2 largest_u_ = {};
   std::uint32_t s_left_[8][4], rounded_[4][4] = {};  // rounded: outputs of the last chunk, bf16
 };
 

@@ -185,9 +185,10 @@ class StateWarp : GroupWarp<C> {
     }
   }
 
-  // Infinities and NaN of any earlier step are still there: nothing turns them finite again.
-  __device__ bool StateIsFinite() const {
-    bool finite = true;
+  // Whether fp16 held everything. Infinities and NaN of any earlier step are still in the state:
+  // nothing turns them finite again. But U reaches it decayed, and the outputs as it is.
+  __device__ bool AllIsFinite() const {
+    bool finite = largest_u_ < kHalfOverflow;
 #pragma unroll
     for (int i = 0; i < 4 * C::kStateTiles; ++i) finite = finite && isfinite(s_[i / 4][i % 4]);
     return finite;
@@ -226,6 +227,10 @@ class StateWarp : GroupWarp<C> {
     this->LoadTokens(exchange_.y, tokens_left);
     Tokens u = {};
     Base::TimesTriangle(u, tokens_left, triangle);
+#pragma unroll
+    for (int i = 0; i < 4 * C::kTokenTiles; ++i) {
+      largest_u_ = fmaxf(largest_u_, fabsf(u[i / 4][i % 4]));
+    }
     PutTokens(u, exchange_.u[buffer]);
     this->ScaleTokens(u, stage.head.gates[kToEnd]);
     PutTokens(u, exchange_.u_decayed);
@@ -323,6 +328,7 @@ class StateWarp : GroupWarp<C> {
   int state_units_;
   std::int64_t state_at_;
   float s_[C::kStateTiles][4];
+  float largest_u_ = 0;
 };
 
 // Computes 1 / kSplit of the outputs of each chunk.

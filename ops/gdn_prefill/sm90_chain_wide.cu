@@ -1,7 +1,7 @@
-// The wide chain: 64 or 128 rows of V a CTA, on wgmma. The faster one where there are sequences for
-// all multiprocessors. What a warpgroup does with a chunk is in sm90_chain_warpgroup.cuh.
+// The wide chain: 64 rows of V a CTA, on wgmma, one CTA on a multiprocessor. The faster one where
+// there are sequences for all of them. What the warpgroup does with a chunk is in
+// sm90_chain_warpgroup.cuh.
 #include "cuda/fence.cuh"
-#include "cuda/setmaxnreg.cuh"
 #include "ops/gdn_prefill/sm90_chain_warpgroup.cuh"
 #include "ops/gdn_prefill/sm90_rows.cuh"
 
@@ -10,20 +10,17 @@ namespace {
 
 using namespace assay::sm90;
 
-constexpr int kStages = 3;
+constexpr int kStages = 3, kWarps = 4, kRows = 64;
 
-template <int kWarpgroups>
 struct Shared {
-  Stage<4 * kWarpgroups> stages[kStages];
-  std::uint16_t outputs[4 * kWarpgroups][kChunk][kWarpRows];  // bf16 on their way to memory
+  Stage<kWarps> stages[kStages];
+  std::uint16_t outputs[kWarps][kChunk][kWarpRows];  // bf16 on their way to memory
   PipelineBarriers<kStages> barriers;
   int not_finite;
 };
 
 // One warpgroup; the outputs of a chunk are stored while the next one's first product runs.
-template <int kWarpgroups>
-__device__ void Walk(const Args& args, const Work& work, int warp, Shared<kWarpgroups>& shared) {
-  constexpr int kWarps = 4 * kWarpgroups;
+__device__ void Walk(const Args& args, const Work& work, int warp, Shared& shared) {
   const float scale = ScaleOf(args);
   const int first_row = work.first_row + kWarpRows * warp, chunks = ChunksOf(work);
   const std::int64_t head_at = work.sequence * kValueHeads + work.head;
@@ -44,7 +41,7 @@ __device__ void Walk(const Args& args, const Work& work, int warp, Shared<kWarpg
     state.Advance();
   }
   walker.StoreOutput(chunks - 1, chunks > 0 ? TokensOf(work, chunks - 1) : 0);
-  if (!walker.StateIsFinite()) shared.not_finite = 1;
+  if (!walker.AllIsFinite()) shared.not_finite = 1;
   BarSync(1, 32 * kWarps);
   if (shared.not_finite == 0) {
     walker.StoreState(args.new_state + state_at);
@@ -57,47 +54,38 @@ __device__ void Walk(const Args& args, const Work& work, int warp, Shared<kWarpg
   }
 }
 
-// The last warpgroup loads.
-template <int kWarpgroups>
-__global__ void __launch_bounds__(128 * (kWarpgroups + 1), 1)
+// The second warpgroup loads.
+__global__ void __launch_bounds__(256, 1)
     WideChain(const __grid_constant__ Args args, const __grid_constant__ Workspace workspace,
               const __grid_constant__ CUtensorMap v_map) {
   extern __shared__ __align__(1024) std::byte memory[];
-  auto& shared = *reinterpret_cast<Shared<kWarpgroups>*>(memory);
-  const Work work = FindWork<64 * kWarpgroups>(args, workspace);
+  auto& shared = *reinterpret_cast<Shared*>(memory);
+  const Work work = FindWork<kRows>(args, workspace);
   if (threadIdx.x == 0) {
     shared.not_finite = 0;
-    shared.barriers.Init(4 * kWarpgroups);
+    shared.barriers.Init(kWarps);
     FenceMbarrierInit();
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (warp < 4 * kWarpgroups) {
-    if constexpr (kWarpgroups == 2) SetMaxNRegInc<240>();
-    Walk<kWarpgroups>(args, work, warp, shared);
+  if (warp < kWarps) {
+    Walk(args, work, warp, shared);
   } else {
-    if constexpr (kWarpgroups == 2) SetMaxNRegDec<24>();
-    if (threadIdx.x == 128 * kWarpgroups) {
+    if (threadIdx.x == 32 * kWarps) {
       LoadChunks(workspace, &v_map, work, shared.stages, shared.barriers);
     }
   }
 }
 
-template <int kWarpgroups>
-void Launch(const Args& args, const Workspace& workspace, const CUtensorMap& v_map, Stream stream) {
-  constexpr std::size_t kBytes = sizeof(Shared<kWarpgroups>);
-  static_assert(kBytes <= 232448, "a CTA has 227 KB of shared memory at most");
-  static const bool allowed = (AllowChain(WideChain<kWarpgroups>, kBytes), true);
-  static_cast<void>(allowed);
-  LaunchChainKernel(WideChain<kWarpgroups>, 64 * kWarpgroups, 128 * (kWarpgroups + 1), kBytes, args,
-                    workspace, v_map, stream);
-}
-
 }  // namespace
 
 void LaunchWideChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
-                     int rows, Stream stream) {
-  (rows == 64 ? Launch<1> : Launch<2>)(args, workspace, v_map, stream);
+                     Stream stream) {
+  static_assert(sizeof(Shared) <= 232448, "a CTA has 227 KB of shared memory at most");
+  static const bool allowed = (AllowChain(WideChain, sizeof(Shared)), true);
+  static_cast<void>(allowed);
+  LaunchDependent(WideChain, args.sequences * kValueHeads * (kHeadSize / kRows), 256,
+                  sizeof(Shared), stream, args, workspace, v_map);
 }
 
 }  // namespace assay::gdn_prefill

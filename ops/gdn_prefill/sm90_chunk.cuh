@@ -13,6 +13,9 @@ namespace assay::gdn_prefill {
 
 inline constexpr int kChunk = 64;  // tokens
 
+// From here on a float rounds to an infinity in fp16.
+inline constexpr float kHalfOverflow = 65520;
+
 // Matrices of fp16 in rows of 64, 128 bytes; unit u (16 bytes) of row r lies at u ^ (r % 8): the
 // 128-byte swizzle of wgmma, and ldmatrix reads eight rows without bank conflicts. They are copied
 // as they are between global and shared memory.
@@ -40,6 +43,12 @@ struct Workspace {
   KeyTile* keys = nullptr;              // [slots, 4]
   HeadTile* heads = nullptr;            // [slots, 8]
   const std::int32_t* order = nullptr;  // [sequences]: which come first; null = 0, 1, ..
+  // Pieces (sm90_pieces.cuh); 0 = sequences are not cut.
+  int piece_chunks = 0;
+  float *ends = nullptr,
+        *starts = nullptr;               // [pieces, 8, 128, 128]: E and the states before pieces
+  std::uint16_t* transitions = nullptr;  // M: [pieces, 8] of [2][128][64] in fp16, swizzled
+  int* arrivals = nullptr;               // [sequences, 8, 2], zeros between calls
 };
 
 // sm90_factors.cu. The first kernel: everything that depends on q, k and gates alone. It lets a
@@ -47,12 +56,18 @@ struct Workspace {
 void LaunchFactors(const Args& args, const Workspace& workspace, Stream stream);
 
 // The second kernel, a programmatic dependent of the first: walks the chunks of each sequence in
-// order, `rows` rows of V a CTA: 16 or 32 (sm90_chain_narrow.cu), 64 or 128 (sm90_chain_wide.cu).
-// `v_map`: args.v as [tokens, 8, 128], box 16 x 1 x 64.
+// order, 16 or 32 rows of V a CTA (sm90_chain_narrow.cu), or 64 (sm90_chain_wide.cu). `v_map`:
+// args.v as [tokens, 8, 128], box 16 x 1 x 64.
 void LaunchNarrowChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
                        int rows, Stream stream);
 void LaunchWideChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
-                     int rows, Stream stream);
+                     Stream stream);
+// 64 rows, two CTAs on a multiprocessor (sm90_chain_paired.cu); with pieces three kernels. Box
+// 64 x 1 x 64 with the 128-byte swizzle.
+void LaunchPairedChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
+                       Stream stream);
+// sm90_piece_starts.cu
+void LaunchPieceStarts(const Args& args, const Workspace& workspace, Stream stream);
 
 // Bytes from the start of a matrix with rows of 64.
 __device__ inline int Swizzled(int row, int unit) { return (row * 8 + (unit ^ (row & 7))) * 16; }

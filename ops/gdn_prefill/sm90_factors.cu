@@ -33,16 +33,21 @@ struct DiagonalBlocks {
   float pad[16];
 };
 
-struct Shared {
-  KeyTile key;
-  HeadTile head[kGroupHeads];
+struct LowerTriangle {
   std::uint16_t a[kGroupHeads][kChunk * kChunk];  // A below its diagonal blocks, as `t`
   DiagonalBlocks diagonal[kGroupHeads];
+};
+
+struct Shared {
+  union {
+    KeyTile key;
+    LowerTriangle lower;  // once the Gram matrices are in registers
+  };
+  HeadTile head[kGroupHeads];
   float sum_high[kGroupHeads][kChunk], sum_low[kGroupHeads][kChunk];  // G in two terms
   float to_block_end[kGroupHeads][kChunk];  // e^(G_r - G_j), r the last token of j's block
   std::int64_t begin, end, first_slot;      // of the sequence
 };
-
 struct ChunkRange {
   std::int64_t begin = 0;  // first token
   int tokens = 0;          // 0 = the slot is unused
@@ -79,8 +84,24 @@ __device__ std::uint32_t HalfOfBf16(std::uint32_t pair) {
   return PackHalf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
 }
 
-// q and k of the chunk to shared memory as fp16; clears T and P while they are on the way. Returns
-// whether all of this thread's are finite.
+// Zeros for the six blocks above the diagonal of T and P, 32 units each; the kernel writes the
+// others.
+__device__ void ClearUpperBlocks(Shared& shared) {
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    const int block = threadIdx.x / 32 + 8 * i, upper = block % 6;  // of four matrices
+    const int row = (upper >= 3) + (upper >= 5),
+              column = upper + 1 - 2 * (upper >= 3) - (upper >= 5);
+    HeadTile& head = shared.head[block / 12];
+    auto* tile = reinterpret_cast<std::byte*>(block / 6 % 2 == 0 ? head.t : head.p);
+    const int lane = threadIdx.x % 32;
+    *reinterpret_cast<uint4*>(tile + Swizzled(kBlock * row + lane / 2, 2 * column + lane % 2)) =
+        make_uint4(0, 0, 0, 0);
+  }
+}
+
+// q and k of the chunk to shared memory as fp16; clears what stays zero while they are on the way.
+// Returns whether all of this thread's are finite.
 __device__ bool LoadKeys(const Args& args, const ChunkRange& range, int key_head, Shared& shared) {
   const int unit = threadIdx.x % 16;
   uint4 words[8];
@@ -93,11 +114,7 @@ __device__ bool LoadKeys(const Args& args, const ChunkRange& range, int key_head
     words[2 * i] = __ldg(reinterpret_cast<const uint4*>(args.k) + at);
     words[2 * i + 1] = __ldg(reinterpret_cast<const uint4*>(args.q) + at);
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {  // T and P are neighbours, 1024 units
-    auto* tiles = reinterpret_cast<uint4*>(shared.head[i / 4].t);
-    tiles[i % 4 * kLoadingThreads + threadIdx.x] = make_uint4(0, 0, 0, 0);
-  }
+  ClearUpperBlocks(shared);
   __half2 largest = __half2{};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -238,14 +255,15 @@ __device__ void DecaysOfBlock(const Shared& shared, int local, int row, int colu
 }
 
 // For one value head: A = beta_i e^(G_i - G_j) k_i.k_j for j < i (diagonal blocks to `diagonal`,
-// the rest to `a`), and P = e^(G_i - G_j) q_i.k_j for j <= i.
-__device__ void StoreBlock(const GramBlock& gram, int row, int column, int local, Shared& shared) {
+// the rest to `a`), and P = e^(G_i - G_j) q_i.k_j for j <= i. Returns whether fp16 holds P.
+__device__ bool StoreBlock(const GramBlock& gram, int row, int column, int local, Shared& shared) {
   const int lane = threadIdx.x % 32;
   float decay[2][4];
   DecaysOfBlock(shared, local, row, column, decay);
   const float* betas = shared.head[local].gates[kBeta] + kBlock * row + lane / 4;
   const float beta[2] = {betas[0], betas[8]};
   std::uint32_t a_words[4], p_words[4];
+  float largest_p = 0;
 #pragma unroll
   for (int word = 0; word < 4; ++word) {  // rows 0-7 and 8-15 of tile 0, then of tile 1
     const int tile = word / 2, half = word % 2;
@@ -258,20 +276,22 @@ __device__ void StoreBlock(const GramBlock& gram, int row, int column, int local
       const float factor = decay[tile][2 * half + e];
       a[e] = below ? beta[half] * factor * gram.kk[tile][2 * half + e] : 0.0f;
       p[e] = on_or_below ? factor * gram.qk[tile][2 * half + e] : 0.0f;
-      if (row == column) shared.diagonal[local].column[row][j][i] = a[e];
+      largest_p = fmaxf(largest_p, fabsf(p[e]));
+      if (row == column) shared.lower.diagonal[local].column[row][j][i] = a[e];
     }
     a_words[word] = PackHalf(a[0], a[1]);
     p_words[word] = PackHalf(p[0], p[1]);
   }
   const int at = Swizzled(kBlock * row + lane % 16, 2 * column + lane / 16);
   StMatrixX4(SharedAddress(shared.head[local].p) + at, p_words);
-  if (row != column) StMatrixX4(SharedAddress(shared.a[local]) + at, a_words);
+  if (row != column) StMatrixX4(SharedAddress(shared.lower.a[local]) + at, a_words);
+  return largest_p < kHalfOverflow;
 }
 
 // One warp inverts a diagonal block of I + A of both value heads: lane 16 h + c holds column c.
 __device__ void InvertDiagonal(int block, Shared& shared) {
   const int local = threadIdx.x % 32 / kBlock, column = threadIdx.x % kBlock;
-  const auto& a = shared.diagonal[local].column[block];
+  const auto& a = shared.lower.diagonal[local].column[block];
   float x[kBlock];
 #pragma unroll
   for (int i = 0; i < kBlock; ++i) x[i] = i == column ? 1.0f : 0.0f;
@@ -317,7 +337,7 @@ __device__ void Negate(const float (&d)[2][4], std::uint32_t (&x)[4]) {
 __device__ void InvertColumn(int local, int column, Shared& shared) {
   const int lane = threadIdx.x % 32;
   auto* t = reinterpret_cast<std::byte*>(shared.head[local].t);
-  const auto* a = reinterpret_cast<const std::byte*>(shared.a[local]);
+  const auto* a = reinterpret_cast<const std::byte*>(shared.lower.a[local]);
   const int row_in_block = lane / 16 * 8 + lane % 8, unit_in_block = lane / 8 % 2;
   std::uint32_t done[kBlocks][4];  // T_kj^T of blocks column, column + 1, ..
   LdMatrixX4Trans(done[0],
@@ -340,7 +360,7 @@ __device__ void InvertColumn(int local, int column, Shared& shared) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     FactorsKernel(const Args args, const Workspace workspace) {
   extern __shared__ __align__(128) std::byte memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
@@ -357,7 +377,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ComputeGates(args, range, kGroupHeads * key_head + local, local, shared);
   }
   FenceProxyAsyncShared();
-  const bool all_finite = __syncthreads_and(finite);
+  finite = __syncthreads_and(finite);
   if (threadIdx.x == 0) {
     BulkStore(workspace.keys + slot * kKeyHeads + key_head, &shared.key, sizeof(KeyTile));
     BulkCommitGroup();
@@ -368,20 +388,35 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int row = below < 0 ? warp : 1 + (below >= 1) + (below >= 3);
     const int column = below < 0 ? warp : below - (row - 1) * row / 2;
     const GramBlock gram(shared.key, row, column);
-    for (int local = 0; local < kGroupHeads; ++local) StoreBlock(gram, row, column, local, shared);
+    if (threadIdx.x == 0) BulkWaitGroupRead<0>();
+    __syncthreads();  // `lower` takes the place of `key`
+    for (int local = 0; local < kGroupHeads; ++local) {
+      finite &= StoreBlock(gram, row, column, local, shared);
+    }
     __syncwarp();
     if (row == column) InvertDiagonal(row, shared);
   }
-  __syncthreads();
-  if (warp >= kBlocks) InvertColumn((warp - kBlocks) % 2, (warp - kBlocks) / 2, shared);
-  if (!all_finite && threadIdx.x < kGroupHeads) {
-    shared.head[threadIdx.x].gates[kFromStart][kChunk - 1] = NAN;
+  FenceProxyAsyncShared();
+  finite = __syncthreads_and(finite);
+  HeadTile* heads = workspace.heads + slot * kValueHeads + kGroupHeads * key_head;
+  if (threadIdx.x == 0) {
+    for (int local = 0; local < kGroupHeads; ++local) {
+      HeadTile& head = shared.head[local];
+      if (!finite) {
+        head.gates[kFromStart][kChunk - 1] = NAN;
+        FenceProxyAsyncShared();
+      }
+      BulkStore(heads[local].p, head.p, sizeof(head.p) + sizeof(head.gates));  // neighbours
+    }
+    BulkCommitGroup();
   }
+  if (warp >= kBlocks) InvertColumn((warp - kBlocks) % 2, (warp - kBlocks) / 2, shared);
   FenceProxyAsyncShared();
   __syncthreads();
   if (threadIdx.x == 0) {
-    BulkStore(workspace.heads + slot * kValueHeads + kGroupHeads * key_head, shared.head,
-              kGroupHeads * sizeof(HeadTile));
+    for (int local = 0; local < kGroupHeads; ++local) {
+      BulkStore(heads[local].t, shared.head[local].t, sizeof(HeadTile::t));
+    }
     BulkCommitGroup();
     BulkWaitGroupRead<0>();
   }
@@ -394,7 +429,7 @@ void LaunchFactors(const Args& args, const Workspace& workspace, Stream stream) 
     CheckCuda(cudaFuncSetAttribute(FactorsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    sizeof(Shared)),
               "cudaFuncSetAttribute of FactorsKernel");
-    // The same split of L1 for both kernels: an SM changes it only when it is idle.
+    // The same split of L1 for all kernels: an SM changes it only when it is idle.
     CheckCuda(cudaFuncSetAttribute(FactorsKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared),
               "cudaFuncSetAttribute of the L1 split");

@@ -2,61 +2,20 @@
 // the bits that its header promises.
 #include <gmock/gmock.h>
 
-#include <limits>
-#include <numeric>
-
+#include "ops/gdn_prefill/device_cases.cuh"
 #include "ops/gdn_prefill/sm90_recurrent.h"
-#include "replay/device_room_test.cuh"
 
 namespace assay::gdn_prefill {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kDefinition = "gdn_prefill_qk4_v8_d128_k_last";
-constexpr std::int64_t kTokenElements = kValueHeads * kHeadSize;
-constexpr std::int64_t kSequenceElements = kValueHeads * kStateElements;
 constexpr int kRowChoices[] = {8, 16, 32};
-
-const Family& TheFamily() {
-  static const Family family = MakeFamily();
-  return family;
-}
-
-TestCase MakeCase(std::int64_t tokens, std::int64_t sequences,
-                  const std::string& variant = "default", const Attributes& attributes = {}) {
-  return MakeTestCase(
-      TheFamily(), kDefinition,
-      {{"total_seq_len", tokens}, {"num_seqs", sequences}, {"len_cu_seqlens", sequences + 1}}, 13,
-      variant, attributes);
-}
-
-// A case with the given lengths instead of a generated partition.
-TestCase MakeCaseOf(const std::vector<std::int64_t>& lengths,
-                    const std::string& variant = "all_continued") {
-  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  TestCase test = MakeCase(tokens, static_cast<std::int64_t>(lengths.size()), variant);
-  std::int64_t* cu_seqlens = test.inputs["cu_seqlens"].as<std::int64_t>();
-  std::partial_sum(lengths.begin(), lengths.end(), cu_seqlens + 1);
-  return test;
-}
 
 RecurrentOptions Rows(int rows) {
   RecurrentOptions options;
   options.rows_per_cta = rows;
   return options;
-}
-
-struct Bits {
-  std::vector<std::byte> output, new_state;
-  friend bool operator==(const Bits&, const Bits&) = default;
-};
-
-Bits BitsOf(const TestCase& test) {
-  const auto copy = [](const Tensor& tensor) {
-    return std::vector<std::byte>(tensor.data, tensor.data + tensor.bytes());
-  };
-  return {copy(test.outputs["output"]), copy(test.outputs["new_state"])};
 }
 
 // Runs on poisoned outputs and brings them back.
@@ -106,10 +65,7 @@ TEST_F(GdnRecurrentSm90, PairsOfLengthsAroundTheChunk) {
 }
 
 TEST_F(GdnRecurrentSm90, CapturedSizes) {
-  constexpr std::int64_t kSizes[][2] = {{6, 1},    {61, 1},    {525, 1},  {2107, 1}, {35, 2},
-                                        {341, 2},  {983, 2},   {255, 3},  {1800, 3}, {959, 4},
-                                        {3028, 5}, {4124, 15}, {8192, 57}};
-  for (const auto& [tokens, sequences] : kSizes) {
+  for (const auto& [tokens, sequences] : kCapturedSizes) {
     TestCase test = MakeCase(tokens, sequences);
     ExpectStrict(test, std::to_string(tokens) + " tokens, " + std::to_string(sequences));
   }
@@ -151,12 +107,10 @@ TEST_F(GdnRecurrentSm90, EmptySequences) {
   ExpectStrict(mixed, "empty ones between");
   TestCase none = MakeCaseOf({0, 0, 0});
   const Bits kept = Execute(none);
-  EXPECT_EQ(std::memcmp(kept.new_state.data(), none.inputs["state"].data, kept.new_state.size()),
-            0);
+  EXPECT_TRUE(StateIsKept(none, kept));
   TestCase single = MakeCaseOf({0});
   const Bits one = Execute(single);
-  EXPECT_EQ(std::memcmp(one.new_state.data(), single.inputs["state"].data, one.new_state.size()),
-            0);
+  EXPECT_TRUE(StateIsKept(single, one));
   TestCase null = MakeCaseOf({0, 3, 0}, "state_null");
   ExpectStrict(null, "no states");
   TestCase nothing = MakeCase(0, 0);
@@ -196,17 +150,8 @@ TEST_F(GdnRecurrentSm90, SameBitsTenTimesInPlaceAndAlone) {
 
   std::int64_t begin = 0;
   for (std::size_t s = 0; s < lengths.size(); ++s) {
-    args = BindOnDevice(test.problem, device.inputs(), device.outputs());
-    args.sequences = 1;
-    args.tokens = lengths[s];
-    args.q += begin * kKeyHeads * kHeadSize;
-    args.k += begin * kKeyHeads * kHeadSize;
-    args.v += begin * kTokenElements;
-    args.a += begin * kValueHeads;
-    args.b += begin * kValueHeads;
-    args.output += begin * kTokenElements;
-    args.state += static_cast<std::int64_t>(s) * kSequenceElements;
-    args.new_state += static_cast<std::int64_t>(s) * kSequenceElements;
+    const Args batch = BindOnDevice(test.problem, device.inputs(), device.outputs());
+    args = SequenceOf(batch, static_cast<std::int64_t>(s), begin, lengths[s]);
     RunRecurrent(args, {}, nullptr);
     begin += lengths[s];
   }
@@ -221,16 +166,9 @@ TEST_F(GdnRecurrentSm90, SplitSequenceEqualsWhole) {
   for (const std::int64_t split : {1, 7, 8, 16, 63, 64, 65, 130}) {
     OnDevice device(test);
     DeviceArray<float> between(kSequenceElements);
-    Args first = BindOnDevice(test.problem, device.inputs(), device.outputs()), second = first;
-    first.tokens = split;
+    const Args whole = BindOnDevice(test.problem, device.inputs(), device.outputs());
+    Args first = TokensOf(whole, 0, split), second = TokensOf(whole, split, kTokens - split);
     first.new_state = between.data();
-    second.tokens = kTokens - split;
-    second.q += split * kKeyHeads * kHeadSize;
-    second.k += split * kKeyHeads * kHeadSize;
-    second.v += split * kTokenElements;
-    second.a += split * kValueHeads;
-    second.b += split * kValueHeads;
-    second.output += split * kTokenElements;
     second.state = between.data();
     RunRecurrent(first, {}, nullptr);
     RunRecurrent(second, {}, nullptr);
@@ -286,12 +224,9 @@ TEST_F(GdnRecurrentSm90, ComputesOnlyWhatIsSelected) {
 
 // The reference has the NaN at the same elements: from its token on, in its row, head or output.
 TEST_F(GdnRecurrentSm90, NaNsStayWhereThePageSays) {
-  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   for (const char* name : {"q", "k", "v", "a", "b"}) {
     TestCase test = MakeCaseOf({6, 21, 6});
-    Tensor& tensor = test.inputs[name];
-    const std::int64_t of_token = tensor.elements() / 33;
-    tensor.as<bf16>()[11 * of_token + of_token / 2] = ToBF16(kNaN);
+    SetNaN(test.inputs[name], 11, 33);
     ExpectStrict(test, std::string("NaN in ") + name);
   }
 }

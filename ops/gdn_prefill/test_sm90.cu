@@ -2,93 +2,54 @@
 // result against fp64, and the bits that its header promises.
 #include <gmock/gmock.h>
 
-#include <limits>
-#include <numeric>
-
 #include "ops/gdn_prefill/check_factors_sm90.cuh"
+#include "ops/gdn_prefill/device_cases.cuh"
 #include "ops/gdn_prefill/sm90.h"
-#include "replay/device_room_test.cuh"
 
 namespace assay::gdn_prefill {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kDefinition = "gdn_prefill_qk4_v8_d128_k_last";
-constexpr std::int64_t kTokenElements = kValueHeads * kHeadSize;
-constexpr std::int64_t kSequenceElements = kValueHeads * kStateElements;
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+Plan Chain(int rows) { return {false, rows}; }
+Plan Paired(int piece_chunks = 0) { return {false, 64, true, piece_chunks}; }
 
-const Family& TheFamily() {
-  static const Family family = MakeFamily();
-  return family;
+std::string NameOf(const Plan& plan) {
+  return std::to_string(plan.chain_rows) + " rows" + (plan.paired ? ", paired, pieces of " : "") +
+         (plan.paired ? std::to_string(plan.piece_chunks) : "");
 }
 
-TestCase MakeCase(std::int64_t tokens, std::int64_t sequences,
-                  const std::string& variant = "default", const Attributes& attributes = {}) {
-  return MakeTestCase(
-      TheFamily(), kDefinition,
-      {{"total_seq_len", tokens}, {"num_seqs", sequences}, {"len_cu_seqlens", sequences + 1}}, 29,
-      variant, attributes);
-}
-
-// A case with the given lengths instead of a generated partition.
-TestCase MakeCaseOf(const std::vector<std::int64_t>& lengths,
-                    const std::string& variant = "all_continued") {
-  const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  TestCase test = MakeCase(tokens, static_cast<std::int64_t>(lengths.size()), variant);
-  std::int64_t* cu_seqlens = test.inputs["cu_seqlens"].as<std::int64_t>();
-  std::partial_sum(lengths.begin(), lengths.end(), cu_seqlens + 1);
-  return test;
-}
-
-struct Bits {
-  std::vector<std::byte> output, new_state;
-  friend bool operator==(const Bits&, const Bits&) = default;
-};
-
-Bits BitsOf(const TestCase& test) {
-  const auto copy = [](const Tensor& tensor) {
-    return std::vector<std::byte>(tensor.data, tensor.data + tensor.bytes());
-  };
-  return {copy(test.outputs["output"]), copy(test.outputs["new_state"])};
-}
-
-std::string NameOf(int rows) { return std::to_string(rows) + " rows"; }
-
-std::function<void(Stream)> Prepare(const TestCase& test, const Args& args, int rows) {
-  return PrepareCuda(args, test.inputs["cu_seqlens"].as<std::int64_t>(), {false, rows});
+std::function<void(Stream)> Prepare(const TestCase& test, const Args& args, const Plan& plan) {
+  return PrepareCuda(args, test.inputs["cu_seqlens"].as<std::int64_t>(), plan);
 }
 
 // Runs the chunk path on poisoned outputs and brings them back.
-Bits Execute(TestCase& test, int rows = 16) {
+Bits Execute(TestCase& test, const Plan& plan) {
   OnDevice device(test);
   const Args args = BindOnDevice(test.problem, device.inputs(), device.outputs());
-  Prepare(test, args, rows)(nullptr);
+  Prepare(test, args, plan)(nullptr);
   device.Download();
   return BitsOf(test);
 }
+Bits Execute(TestCase& test) { return Execute(test, Chain(16)); }
 
-// Every chain passes, with the same bits.
+// Every chain passes, and sequences in pieces too.
 void ExpectRight(TestCase& test, const std::string& what) {
   const Expected expected = ComputeExpected(TheFamily(), test.problem, test.inputs, AllRows(test));
-  Bits first;
-  for (const int rows : kChainRows) {
-    const Bits bits = Execute(test, rows);
-    if (first.new_state.empty()) {
-      first = bits;
-      const Verdict verdict =
-          Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1);
-      ASSERT_TRUE(verdict.passed()) << what << ": " << verdict.reason;
-    }
-    EXPECT_EQ(bits, first) << what << ": " << NameOf(rows) << " give other bits";
+  for (const Plan& plan :
+       {Chain(16), Chain(32), Chain(64), Paired(), Paired(1), Paired(2), Paired(3)}) {
+    Execute(test, plan);
+    const Verdict verdict =
+        Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1);
+    ASSERT_TRUE(verdict.passed()) << what << ", " << NameOf(plan) << ": " << verdict.reason;
   }
 }
 
 using GdnPrefillSm90 = DeviceTest;
 
-// The first kernel alone. Limits: fp16 rounds values up to 1 by 2^-11; the blockwise inverse rounds
-// intermediate blocks too.
+// The first kernel alone. Limits: fp16 rounds values up to 1 by 2^-11 and the blockwise inverse
+// rounds intermediate blocks too. With one key throughout A is all ones: 16 such errors of A add up
+// in an element of a block of T, and T has three blocks below each other.
 TEST_F(GdnPrefillSm90, FactorsOfEveryChunk) {
   for (const char* variant : {"default", "with_empty", "gate_spike", "strong_decay", "repeated_key",
                               "alternating_key", "beta_zero", "correlated"}) {
@@ -99,7 +60,8 @@ TEST_F(GdnPrefillSm90, FactorsOfEveryChunk) {
                      Bind(test.problem, test.inputs, test.outputs));
     EXPECT_LE(errors.k.error, 1e-7) << variant << " k: " << errors.k.Text();
     EXPECT_LE(errors.q.error, 1e-7) << variant << " q: " << errors.q.Text();
-    EXPECT_LE(errors.t.error, 4e-3) << variant << " T: " << errors.t.Text();
+    const bool one_key = std::string(variant).ends_with("_key");
+    EXPECT_LE(errors.t.error, one_key ? 1e-2 : 4e-3) << variant << " T: " << errors.t.Text();
     EXPECT_LE(errors.p.error, 1e-3) << variant << " P: " << errors.p.Text();
     EXPECT_LE(errors.gates.error, 2e-5) << variant << " gates: " << errors.gates.Text();
   }
@@ -122,10 +84,7 @@ TEST_F(GdnPrefillSm90, PairsOfLengthsAroundTheChunk) {
 }
 
 TEST_F(GdnPrefillSm90, CapturedSizes) {
-  constexpr std::int64_t kSizes[][2] = {{6, 1},    {61, 1},    {525, 1},  {2107, 1}, {35, 2},
-                                        {341, 2},  {983, 2},   {255, 3},  {1800, 3}, {959, 4},
-                                        {3028, 5}, {4124, 15}, {8192, 57}};
-  for (const auto& [tokens, sequences] : kSizes) {
+  for (const auto& [tokens, sequences] : kCapturedSizes) {
     TestCase test = MakeCase(tokens, sequences);
     ExpectRight(test, std::to_string(tokens) + " tokens, " + std::to_string(sequences));
   }
@@ -150,8 +109,7 @@ TEST_F(GdnPrefillSm90, EmptySequences) {
   ExpectRight(mixed, "empty ones between");
   TestCase none = MakeCaseOf({0, 0, 0});
   const Bits kept = Execute(none);
-  EXPECT_EQ(std::memcmp(kept.new_state.data(), none.inputs["state"].data, kept.new_state.size()),
-            0);
+  EXPECT_TRUE(StateIsKept(none, kept));
   TestCase null = MakeCaseOf({0, 3, 0}, "state_null");
   ExpectRight(null, "no states");
   TestCase nothing = MakeCase(0, 0);
@@ -173,15 +131,46 @@ TEST_F(GdnPrefillSm90, NumbersBeyondHalfPrecision) {
     q[i] = ToBF16(ToFloat(q[i]) * 1e7f);
   }
   ExpectRight(query, "large queries");
+
+  TestCase product = MakeCaseOf({70, 70});  // q_i . k_i = 1e5, q itself is no problem
+  const bf16* k = product.inputs["k"].as<bf16>();
+  for (std::int64_t i = 0; i < 140 * kKeyHeads * kHeadSize; ++i) {
+    product.inputs["q"].as<bf16>()[i] = ToBF16(1e5f * ToFloat(k[i]));
+  }
+  ExpectRight(product, "large products of queries and keys");
+}
+
+// Below 6e-5 fp16 keeps fewer than 11 bits. Judged by relative errors alone: the absolute tolerance
+// of the state is larger than such states.
+TEST_F(GdnPrefillSm90, SmallValuesKeepTheStateRule) {
+  TestCase test = MakeCase(403, 3, "state_zeros");
+  Tensor& v = test.inputs["v"];
+  for (std::int64_t i = 0; i < v.elements(); ++i) {
+    v.as<bf16>()[i] = ToBF16(1e-5f * ToFloat(v.as<bf16>()[i]));
+  }
+  const Expected expected = ComputeExpected(TheFamily(), test.problem, test.inputs, AllRows(test));
+  const std::vector<double>& truth = expected.outputs[1].value;
+  for (const Plan& plan : {Chain(16), Chain(64), Paired(2)}) {
+    Execute(test, plan);
+    const float* state = test.outputs["new_state"].as<float>();
+    for (std::int64_t head = 0; head < 3 * kValueHeads; ++head) {
+      double difference = 0, norm = 0;
+      for (std::int64_t i = head * kStateElements; i < (head + 1) * kStateElements; ++i) {
+        const double r = truth[static_cast<std::size_t>(i)];
+        difference += (state[i] - r) * (state[i] - r);
+        norm += r * r;
+      }
+      EXPECT_GT(norm, 0);
+      EXPECT_LE(std::sqrt(difference / norm), 0.01) << NameOf(plan) << ", head " << head;
+    }
+  }
 }
 
 // The reference has the NaN at the same elements: from its token on, in its row, head or output.
 TEST_F(GdnPrefillSm90, NaNsStayWhereThePageSays) {
   for (const char* name : {"q", "k", "v", "a", "b"}) {
     TestCase test = MakeCaseOf({66, 121, 6});
-    Tensor& tensor = test.inputs[name];
-    const std::int64_t of_token = tensor.elements() / 193;
-    tensor.as<bf16>()[111 * of_token + of_token / 2] = ToBF16(kNaN);
+    SetNaN(test.inputs[name], 111, 193);
     ExpectRight(test, std::string("NaN in ") + name);
   }
 }
@@ -197,7 +186,7 @@ TEST_F(GdnPrefillSm90, SameBitsTenTimesInPlaceAndAlone) {
   OnDevice device(test);
   Args args = BindOnDevice(test.problem, device.inputs(), device.outputs());
   args.state = args.new_state = place.data();
-  Prepare(test, args, 16)(nullptr);
+  Prepare(test, args, {false, 16})(nullptr);
   device.Download();
   EXPECT_EQ(BitsOf(test).output, expected.output);
   EXPECT_EQ(std::memcmp(place.Get().data(), expected.new_state.data(), expected.new_state.size()),
@@ -205,17 +194,8 @@ TEST_F(GdnPrefillSm90, SameBitsTenTimesInPlaceAndAlone) {
 
   std::int64_t begin = 0;
   for (std::size_t s = 0; s < lengths.size(); ++s) {
-    args = BindOnDevice(test.problem, device.inputs(), device.outputs());
-    args.sequences = 1;
-    args.tokens = lengths[s];
-    args.q += begin * kKeyHeads * kHeadSize;
-    args.k += begin * kKeyHeads * kHeadSize;
-    args.v += begin * kTokenElements;
-    args.a += begin * kValueHeads;
-    args.b += begin * kValueHeads;
-    args.output += begin * kTokenElements;
-    args.state += static_cast<std::int64_t>(s) * kSequenceElements;
-    args.new_state += static_cast<std::int64_t>(s) * kSequenceElements;
+    const Args batch = BindOnDevice(test.problem, device.inputs(), device.outputs());
+    args = SequenceOf(batch, static_cast<std::int64_t>(s), begin, lengths[s]);
     const std::int64_t cu_seqlens[] = {0, lengths[s]};
     PrepareCuda(args, cu_seqlens, {false, 16})(nullptr);
     CheckCuda(cudaDeviceSynchronize(), "a sequence alone");
@@ -232,16 +212,9 @@ TEST_F(GdnPrefillSm90, SplitSequenceEqualsWhole) {
   for (const std::int64_t split : {1, 16, 63, 64, 65, 210}) {
     OnDevice device(test);
     DeviceArray<float> between(kSequenceElements);
-    Args first = BindOnDevice(test.problem, device.inputs(), device.outputs()), second = first;
-    first.tokens = split;
+    const Args whole = BindOnDevice(test.problem, device.inputs(), device.outputs());
+    Args first = TokensOf(whole, 0, split), second = TokensOf(whole, split, kTokens - split);
     first.new_state = between.data();
-    second.tokens = kTokens - split;
-    second.q += split * kKeyHeads * kHeadSize;
-    second.k += split * kKeyHeads * kHeadSize;
-    second.v += split * kTokenElements;
-    second.a += split * kValueHeads;
-    second.b += split * kValueHeads;
-    second.output += split * kTokenElements;
     second.state = between.data();
     const std::int64_t first_lengths[] = {0, split}, second_lengths[] = {0, kTokens - split};
     const auto call = PrepareCuda(first, first_lengths, {false, 16});
@@ -260,7 +233,7 @@ TEST_F(GdnPrefillSm90, ReplayReadsNewLengths) {
   TestCase test = MakeCaseOf({100, 60, 40}), other = MakeCaseOf({10, 0, 190});
   OnDevice device(test);
   const Args args = BindOnDevice(test.problem, device.inputs(), device.outputs());
-  const auto call = Prepare(test, args, 16);
+  const auto call = Prepare(test, args, {false, 16});
   Tensor& lengths = test.inputs["cu_seqlens"];
   std::memcpy(lengths.data, other.inputs["cu_seqlens"].data, lengths.bytes());
   CheckCuda(cudaMemcpy(const_cast<std::int64_t*>(args.cu_seqlens), lengths.data, lengths.bytes(),
@@ -289,9 +262,42 @@ TEST_F(GdnPrefillSm90, RefusesBadLengthsAndUnknownChains) {
               HasSubstr("cu_seqlens[2] = 7 is below cu_seqlens[1] = 8"));
   Args odd = args;
   odd.q += 4;
-  EXPECT_THAT(error_of([&] { Prepare(test, odd, 16)(nullptr); }),
+  EXPECT_THAT(error_of([&] {
+                Prepare(test, odd, {false, 16})(nullptr);
+              }),
               HasSubstr("q is not aligned to 16 bytes"));
-  EXPECT_THAT(error_of([&] { Prepare(test, args, 3)(nullptr); }), HasSubstr("no chain of 3 rows"));
+  EXPECT_THAT(error_of([&] {
+                Prepare(test, args, {false, 3})(nullptr);
+              }),
+              HasSubstr("no chain of 3 rows"));
+  EXPECT_THAT(error_of([&] {
+                Prepare(test, args, {false, 32, false, 4})(nullptr);
+              }),
+              HasSubstr("no pieces of 4 chunks for 32 rows"));
+}
+
+Plan PlanOf(std::int64_t tokens, std::int64_t sequences) {
+  std::vector<std::int64_t> cu_seqlens(static_cast<std::size_t>(sequences) + 1);
+  for (std::int64_t s = 0; s <= sequences; ++s) {
+    cu_seqlens[static_cast<std::size_t>(s)] = tokens * s / sequences;
+  }
+  return ChoosePlan(cu_seqlens.data(), sequences);
+}
+
+// Where measurements are far apart.
+TEST(GdnPrefillSm90Plan, FollowsTheMeasurements) {
+  EXPECT_TRUE(PlanOf(48, 1).recurrent);
+  EXPECT_FALSE(PlanOf(49, 1).recurrent);
+  EXPECT_EQ(PlanOf(134, 1).chain_rows, 16);
+  EXPECT_EQ(PlanOf(300, 3).chain_rows, 32);
+  EXPECT_EQ(PlanOf(2107, 1).chain_rows, 16);
+  EXPECT_GT(PlanOf(8192, 1).piece_chunks, 0);
+  EXPECT_GT(PlanOf(32768, 1).piece_chunks, 0);
+  EXPECT_EQ(PlanOf(32768, 4).chain_rows, 32);
+  EXPECT_EQ(PlanOf(8192, 8).chain_rows, 64);
+  EXPECT_FALSE(PlanOf(8192, 8).paired);
+  EXPECT_TRUE(PlanOf(8192, 57).paired);
+  EXPECT_EQ(PlanOf(8192, 57).piece_chunks, 0);
 }
 
 }  // namespace
