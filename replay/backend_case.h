@@ -38,9 +38,9 @@ class WorkerPool {
   std::map<std::pair<std::string, int>, std::unique_ptr<WorkerProcess>> workers_;
 };
 
-// Its steps in order: Check, Time for every repeat, MeetUnseen, MeetOthers, CrossCheck, Close (all
-// with the worker of that repeat), Finish. Cases on devices may be checked, and meet the unseen,
-// side by side.
+// Its steps in order: Check, perhaps CheckThird, Time for every repeat, MeetUnseen, MeetOthers,
+// CrossCheck, Close (all with the worker of that repeat), Finish. Cases on devices may be checked,
+// and meet the unseen, side by side.
 class BackendCase {
  public:
   BackendCase(const PlannedCase& planned, ContentSets& sets, const RunOptions& options,
@@ -48,6 +48,8 @@ class BackendCase {
 
   // Runs every content set once with poisoned outputs and judges it.
   void Check(WorkerProcess& worker);
+  // Runs slot 0 on the content of the third set, which is in its memory now, and judges it.
+  void CheckThird(WorkerProcess& worker, const Expected& expected);
   // One fresh-process timing repeat; the outputs of the last use of every slot are judged again.
   void Time(WorkerProcess& worker, int repeat);
   // Results kept for known pointers are wrong on content that nobody has seen, which is now in the

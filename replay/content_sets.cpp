@@ -21,6 +21,7 @@ namespace assay {
 namespace {
 
 constexpr std::size_t kMostBytes = 256u << 20;  // of content that is made again and again
+constexpr std::size_t kLargeBytes = 64u << 20;  // of a set, or of a truth
 constexpr int kUnseenSet = 1'000'000;           // no run counts its content sets that far
 constexpr int kUnseenVariation = 3;             // after those of the three checked sets
 
@@ -156,6 +157,19 @@ std::size_t ContentSets::bytes_per_set() const {
   return inputs + Bundle::ArenaBytes(OutputLayouts(family_, problem_));
 }
 
+bool ContentSets::SaveMemory() {
+  saves_memory_ = !sparse() && bytes_per_set() > kLargeBytes;
+  return saves_memory_;
+}
+
+bool ContentSets::IsTooLarge(const Expected& truth) const {
+  std::size_t bytes = 0;
+  for (const ExpectedRows& output : truth.outputs) {
+    bytes += (output.value.size() + output.scale.size()) * sizeof(double);
+  }
+  return saves_memory_ && bytes > kLargeBytes;
+}
+
 void ContentSets::Fill(std::uint64_t key, int variation, Bundle& inputs) {
   if (stored_ != nullptr) return stored_->Fill(key, variation, inputs);
   family_.generate(problem_, key, inputs);
@@ -220,24 +234,51 @@ Expected ContentSets::Expect(const Bundle& inputs, std::uint64_t key) {
   }
 }
 
-const Expected* ContentSets::SwapInUnseen() {
-  if (TooLargeToJudge()) return nullptr;
+const Expected& ContentSets::TruthOf(std::size_t index) {
+  ContentSet& set = Get(index);
+  const std::scoped_lock lock(making_);
+  if (set.expected.rows.empty()) set.expected = Expect(set.inputs, set.key);
+  return set.expected;
+}
+
+void ContentSets::ForgetLargeTruths() {
+  for (const std::unique_ptr<ContentSet>& set : sets_) {
+    if (set != nullptr && IsTooLarge(set->expected)) set->expected = {};
+  }
+  for (std::unique_ptr<Expected>* truth : {&third_, &unseen_, &judged_}) {
+    if (*truth != nullptr && IsTooLarge(**truth)) truth->reset();
+  }
+}
+
+// `truth` is computed when it is not there yet.
+const Expected* ContentSets::SwapIn(std::uint64_t key, int variation,
+                                    std::unique_ptr<Expected>& truth) {
   ContentSet& first = Get(0);
-  unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
-  const int variation = stored_ != nullptr ? kUnseenVariation : 0;
-  if (unseen_ == nullptr) {
-    unseen_ = std::make_unique<Expected>();
-    if (!FillVariation(unseen_key_, variation, first.inputs, *unseen_)) {
-      unseen_->invalid = "the operator refuses it";
+  if (truth == nullptr) {
+    truth = std::make_unique<Expected>();
+    if (!FillVariation(key, variation, first.inputs, *truth)) {
+      truth->invalid = "the operator refuses it";
     }
   } else {
-    Fill(unseen_key_, variation, first.inputs);
+    Fill(key, variation, first.inputs);
   }
-  if (!unseen_->invalid.empty()) {
+  if (!truth->invalid.empty()) {
     Fill(first);
     return nullptr;
   }
-  return unseen_.get();
+  return truth.get();
+}
+
+const Expected* ContentSets::SwapInThird() {
+  if (sparse()) return nullptr;
+  third_key_ = ContentKey(content_id_, kGeneratorVersion, static_cast<int>(first_set_ + 2));
+  return SwapIn(third_key_, stored_ != nullptr ? 2 : 0, third_);
+}
+
+const Expected* ContentSets::SwapInUnseen() {
+  if (TooLargeToJudge()) return nullptr;
+  unseen_key_ = ContentKey(content_id_, kGeneratorVersion, kUnseenSet);
+  return SwapIn(unseen_key_, stored_ != nullptr ? kUnseenVariation : 0, unseen_);
 }
 
 bool ContentSets::SwapInOther(int number) {
@@ -268,12 +309,15 @@ const Expected* ContentSets::SwapInJudged() {
 bool ContentSets::TooLargeToJudge() const { return sparse() || bytes_per_set() > kMostBytes; }
 
 bool ContentSets::CanBeJudged() {
-  if (judged_ == nullptr && SwapInJudged() != nullptr) SwapOutJudged();
-  return judged_ != nullptr && judged_->invalid.empty();
+  if (judged_ != nullptr) return judged_->invalid.empty();
+  const bool can = SwapInJudged() != nullptr;
+  if (can) SwapOutJudged();
+  return can;
 }
 
 void ContentSets::SwapOutJudged() {
   ChangeVersion(Get(0).inputs, kJudgedVersion, kOriginalVersion);
+  if (judged_ != nullptr && IsTooLarge(*judged_)) judged_.reset();
 }
 
 void ContentSets::RestoreFirstSet() { Fill(Get(0)); }

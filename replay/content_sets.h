@@ -38,6 +38,10 @@ class ContentSets {
 
   // Memory of one set: inputs (their resident part) and outputs with their red zones.
   std::size_t bytes_per_set() const;
+  // Large sets without holes save memory at the price of computation: truths that are large as well
+  // are computed again when they are needed again, and the caller keeps two sets, the third being
+  // met in the memory of the first. To be called before the first Get; true = it is so.
+  bool SaveMemory();
 
   // Makes set `index` on first use (generates, validates, hashes, computes the reference). Throws
   // what the family's validation throws. Any thread.
@@ -50,10 +54,17 @@ class ContentSets {
     return stored_ != nullptr ? stored_->CompareWithEngine(outputs) : std::vector<EngineError>{};
   }
 
+  // The truth of a set: as Get made it, or computed again after ForgetLargeTruths.
+  const Expected& TruthOf(std::size_t index);
+  void ForgetLargeTruths();  // while no backend is being judged
+
   // "" when the inputs of the set still have their hashes and red zones; else what changed, after
   // which the inputs are restored.
   std::string CheckUntouched(std::size_t index);
 
+  // Puts the content of set 2 into the memory of set 0, and returns its truth; null with holes, or
+  // where the operator refuses it. RestoreFirstSet ends it.
+  const Expected* SwapInThird();
   // Puts content that no backend has seen into the memory of set 0, and returns its truth. Null
   // where that costs too much: large inputs, or inputs with holes.
   const Expected* SwapInUnseen();
@@ -68,6 +79,7 @@ class ContentSets {
   const Expected* SwapInJudged();
   void SwapOutJudged();
   void RestoreFirstSet();
+  std::uint64_t third_key() const { return third_key_; }
   std::uint64_t unseen_key() const { return unseen_key_; }
 
  private:
@@ -77,13 +89,16 @@ class ContentSets {
   bool FillVariation(std::uint64_t key, int variation, Bundle& inputs, Expected& expected);
   Expected Expect(const Bundle& inputs, std::uint64_t key);
   Expected ExpectOther(const Bundle& inputs, std::uint64_t key);
+  const Expected* SwapIn(std::uint64_t key, int variation, std::unique_ptr<Expected>& truth);
+  bool IsTooLarge(const Expected& truth) const;
 
   const Family& family_;
   const Problem problem_;
   const std::string content_id_;
   const std::uint64_t first_set_;
-  std::uint64_t unseen_key_ = 0;
-  std::unique_ptr<Expected> unseen_, judged_;
+  bool saves_memory_ = false;
+  std::uint64_t third_key_ = 0, unseen_key_ = 0;
+  std::unique_ptr<Expected> third_, unseen_, judged_;
   std::unique_ptr<StoredInputs> stored_;  // null = all is generated
   std::mutex making_;                     // of sets_
   std::vector<std::unique_ptr<ContentSet>> sets_;

@@ -76,6 +76,12 @@ void WrongLater(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   if (++calls > 4) outputs["sum"].as<float>()[0] += 1;
 }
 
+void WrongOnTheThirdCall(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  static int calls = 0;
+  Sum(problem, inputs, outputs);
+  if (++calls == 3) outputs["sum"].as<float>()[N(problem) / 2] += 1;
+}
+
 // Copies the result it computed when it first saw this input address.
 void CachesByPointer(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   static std::vector<float> first;
@@ -180,6 +186,7 @@ std::vector<Backend> Backends() {
              Sum(problem, inputs, outputs);
            }),
       Make("wrong_later", WrongLater),
+      Make("wrong_on_third_call", WrongOnTheThirdCall),
       Make("caches_by_pointer", CachesByPointer),
       Make("skips_versions", SkipsVersions),
       Make("dies_while_timed", DiesWhileTimed),

@@ -22,6 +22,8 @@ namespace assay {
 namespace {
 
 constexpr int kContentSets = 3;
+constexpr int kLargeSets =
+    2;  // of cases that save memory; a third is met in the memory of the first
 
 bool Wanted(const RunOptions& options, const Backend& backend) {
   const auto& names = options.backends;
@@ -117,8 +119,14 @@ class WorkloadRun {
     sets_->UseStored(workload);
     needed_ = static_cast<std::int64_t>(sets_->bytes_per_set());
     limit_ = limit;
-    most_sets_ = static_cast<int>(
-        std::min<std::int64_t>(limit / std::max<std::int64_t>(needed_, 1), kContentSets));
+    // Devices check side by side: nothing may change in the memory of a set meanwhile.
+    const bool on_host = std::none_of(cases_.begin(), cases_.end(), [](const PlannedCase& planned) {
+      const Backend* backend = planned.family->FindBackend(planned.backend);
+      return backend != nullptr && backend->on_device();
+    });
+    saves_memory_ = on_host && sets_->SaveMemory();
+    most_sets_ = static_cast<int>(std::min<std::int64_t>(
+        limit / std::max<std::int64_t>(needed_, 1), saves_memory_ ? kLargeSets : kContentSets));
   }
 
   void RunKnown(const std::function<void()>& cores_are_free) {
@@ -145,8 +153,23 @@ class WorkloadRun {
   // Backends of the host, or those of devices: checked, timed interleaved, then shown new content.
   void RunGroup(const std::vector<BackendCase*>& group) {
     ForEach(group, [](BackendCase& one, WorkerProcess& worker) { one.Check(worker); });
+    if (saves_memory_) CheckThird(group);
     if (options_.timing) TimeAll(group);
     if (options_.timing) ShowNewContent(group);
+  }
+
+  // The third content set of large cases, in the memory of the first.
+  void CheckThird(const std::vector<BackendCase*>& group) {
+    sets_->ForgetLargeTruths();
+    const bool wanted = most_sets_ == kLargeSets &&
+                        std::any_of(group.begin(), group.end(),
+                                    [](const BackendCase* one) { return one->healthy(); });
+    if (const Expected* expected = wanted && !stop_ ? sets_->SwapInThird() : nullptr) {
+      ForEach(group,
+              [&](BackendCase& one, WorkerProcess& worker) { one.CheckThird(worker, *expected); });
+      sets_->RestoreFirstSet();
+    }
+    sets_->ForgetLargeTruths();
   }
 
   // work(case, its worker) for all healthy cases: for devices side by side, because most of the
@@ -234,6 +257,7 @@ class WorkloadRun {
   std::unique_ptr<ContentSets> sets_;
   std::int64_t needed_ = 0, limit_ = 0;  // bytes
   int most_sets_ = 0;
+  bool saves_memory_ = false;
   std::future<void> prefetch_;  // last: its destructor waits for work on the members above
   std::size_t reported_ = 0;
 };

@@ -89,7 +89,7 @@ TEST(Runner, BitsAreComparedWhenAskedFor) {
 
 TEST(Runner, AHangIsKilledAndCostsOneCase) {
   RunOptions options = QuickOptions();
-  options.timeout_s = 0.3;
+  options.timeout_s = 1;  // a busy machine may keep the good one waiting for a while
   const auto results = RunAll({Sum(100)}, {"hangs", "good"}, options);
   EXPECT_EQ(results.find("hangs")->second.status, Status::kTimeout);
   EXPECT_EQ(results.find("hangs")->second.sub, "check");
@@ -149,6 +149,24 @@ TEST(Runner, FewContentSetsWhenMemoryIsShort) {
   const CaseResult result = RunOne("good", options, 100'000);
   EXPECT_EQ(result.status, Status::kPassed);
   EXPECT_EQ(result.correctness.content_sets, 2);
+}
+
+// 108 MB of tensors: two content sets stay, the third is met in the memory of the first.
+TEST(Runner, LargeCasesMeetThreeContentSetsInTheMemoryOfTwo) {
+  constexpr std::int64_t kMany = 9'000'000;
+  RunOptions options = QuickOptions();
+  options.repeats = 1;
+  const auto results = RunAll({Sum(kMany)}, {"good", "wrong_on_third_call"}, options);
+  const CaseResult& good = results.find("good")->second;
+  EXPECT_EQ(good.status, Status::kPassed) << good.reason;
+  EXPECT_EQ(good.correctness.content_sets, 3);
+  EXPECT_EQ(good.timing.size(), 2u);  // cold and warm
+  constexpr double kTensors = 3.0 * sizeof(float) * kMany;
+  EXPECT_LT(static_cast<double>(good.peak_bytes), 3 * kTensors);
+  EXPECT_GT(static_cast<double>(good.peak_bytes), 1.9 * kTensors);
+  const CaseResult& wrong = results.find("wrong_on_third_call")->second;
+  EXPECT_EQ(wrong.status, Status::kIncorrect);
+  EXPECT_THAT(wrong.reason, HasSubstr("content set 2: sum[4500000]"));
 }
 
 TEST(Runner, EmptyCasesPassWithAFlag) {

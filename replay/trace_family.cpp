@@ -249,6 +249,7 @@ class PluginReference {
       const Tensor& tensor = outputs.tensors()[o];
       const std::int64_t elements = RowElements(family.outputs[o], problem);
       ExpectedRows& one = expected.emplace_back();
+      one.value.reserve(rows[o].size() * static_cast<std::size_t>(elements));
       for (const std::int64_t row : rows[o]) {
         for (std::int64_t e = 0; e < elements; ++e) {
           one.value.push_back(ElementAsDouble(tensor, row * elements + e));
