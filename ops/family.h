@@ -1,6 +1,6 @@
 // The operator's contract: what a family declares as data, so that generation, verification, timing
-// and reports need no code per operator. One `Family` value per folder under ops/; the list is in
-// ops/registry.cpp. ARCHITECTURE.md shows the way of a case through it.
+// and reports need no code per operator. A folder under ops/ holds one `Family`, or two that share
+// their code: the list is ops/registry.cpp. ARCHITECTURE.md shows the way of a case through it.
 #pragma once
 
 #include <cstdint>

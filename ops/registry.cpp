@@ -2,6 +2,8 @@
 // and hide the list.) This is the only file that asks whether CUDA was compiled in.
 #include "ops/registry.h"
 
+#include <utility>
+
 #include "ops/dense_gemm_bf16_nt/spec.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_prefill/spec.h"
@@ -52,6 +54,10 @@ std::vector<Family> CpuFamilies() {
   };
 }
 
+// Families in the room of another name.
+constexpr std::pair<std::string_view, std::string_view> kSharedRooms[] = {
+    {"kda_verify", "kda_decode"}, {"moe_w4_decode", "moe_decode"}, {"moe_w8_decode", "moe_decode"}};
+
 #ifdef ASSAY_HAVE_CUDA
 void AddBackend(std::vector<Family>& families, std::string_view family_name, Backend backend) {
   for (Family& family : families) {
@@ -80,6 +86,13 @@ std::vector<Family> AllFamilies() {
 const Registry& BuiltInRegistry() {
   static const Registry registry(AllFamilies());
   return registry;
+}
+
+std::string_view RoomOf(std::string_view family) {
+  for (const auto& [name, room] : kSharedRooms) {
+    if (name == family) return room;
+  }
+  return family;
 }
 
 }  // namespace assay

@@ -28,5 +28,7 @@ class Registry {
 
 // The explicit list of ops/registry.cpp.
 const Registry& BuiltInRegistry();
+// The folder under ops/ that holds a built-in family: mostly of the same name.
+std::string_view RoomOf(std::string_view family);
 
 }  // namespace assay

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 
 #include "base/error.h"
@@ -182,6 +183,13 @@ TEST(Registry, BuiltInFamiliesAreComplete) {
       EXPECT_EQ(definition.name.rfind(family.name, 0), 0u) << definition.name;
       EXPECT_EQ(BuiltInRegistry().FindDefinition(definition.name).family, &family);
     }
+  }
+}
+
+TEST(Rooms, EveryFamilyHasAFolderWithAPage) {
+  for (const Family& family : BuiltInRegistry().families()) {
+    const std::string page = ASSAY_SOURCE_DIR "/ops/" + std::string(RoomOf(family.name));
+    EXPECT_TRUE(std::filesystem::exists(page + "/README.md")) << family.name << ": " << page;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/stats.h"
+#include "ops/registry.h"
 #include "report/analysis.h"
 #include "report/table.h"
 #include "report/text.h"
@@ -151,7 +152,7 @@ std::string OperatorTable(const std::vector<RunReport>& runs) {
     const std::string passed =
         row.cpu.cases > 0 ? fmt::format("{} of {}", row.cpu.passed, row.cpu.cases) : "-";
     out += fmt::format("| [{}](ops/{}/) | {} | {} | {} | {} |\n", MarkdownEscape(row.definition),
-                       row.family, passed,
+                       RoomOf(row.family), passed,
                        cpu != row.cpu.backends.end() ? TimeCell(cpu->second, Shared(row.cpu)) : "-",
                        FastestCell(row.gpu), OwnCell(row.gpu));
   }
