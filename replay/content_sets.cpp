@@ -309,10 +309,11 @@ const Expected* ContentSets::SwapInJudged() {
 bool ContentSets::TooLargeToJudge() const { return sparse() || bytes_per_set() > kMostBytes; }
 
 bool ContentSets::CanBeJudged() {
-  if (judged_ != nullptr) return judged_->invalid.empty();
-  const bool can = SwapInJudged() != nullptr;
-  if (can) SwapOutJudged();
-  return can;
+  if (!can_be_judged_) {
+    can_be_judged_ = SwapInJudged() != nullptr;
+    if (*can_be_judged_) SwapOutJudged();
+  }
+  return *can_be_judged_;
 }
 
 void ContentSets::SwapOutJudged() {

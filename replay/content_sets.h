@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,7 @@ class ContentSets {
   const std::string content_id_;
   const std::uint64_t first_set_;
   bool saves_memory_ = false;
+  std::optional<bool> can_be_judged_;
   std::uint64_t third_key_ = 0, unseen_key_ = 0;
   std::unique_ptr<Expected> third_, unseen_, judged_;
   std::unique_ptr<StoredInputs> stored_;  // null = all is generated
