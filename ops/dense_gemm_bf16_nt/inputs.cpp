@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "base/simd.h"
 #include "ops/dense_gemm_bf16_nt/spec.h"
+#include "ops/room.h"
 
 namespace assay::dense_gemm_bf16_nt {
 namespace {
@@ -197,12 +198,6 @@ std::vector<TensorSpec> InputSpecs() {
   return {{"A", DType::kBF16, {"M", "K"}}, {"B", DType::kBF16, {"N", "K"}}};
 }
 
-std::vector<TensorLayout> InputLayouts(const Problem& problem) {
-  std::vector<TensorLayout> layouts;
-  for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-  return layouts;
-}
-
 }  // namespace
 
 std::vector<Definition> Definitions() {
@@ -235,7 +230,7 @@ std::string KindOf(const Problem& problem) {
 
 // NaN, infinities and subnormals are legal and propagate; only the form can be wrong.
 void ValidateInputs(const Problem& problem, const Bundle& inputs) {
-  for (const TensorLayout& layout : InputLayouts(problem)) CheckTensor(inputs, layout);
+  for (const TensorLayout& layout : LayoutsOf(InputSpecs(), problem)) CheckTensor(inputs, layout);
 }
 
 void Generate(const Problem& problem, std::uint64_t key, Bundle& inputs) {
@@ -271,7 +266,7 @@ Family MakeFamily() {
   family.outputs = {{"C", DType::kBF16, {"M", "N"}}};
   family.variants = Variants();
   family.validate_inputs = ValidateInputs;  // axes: any M >= 0 is legal
-  family.input_layouts = InputLayouts;
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;

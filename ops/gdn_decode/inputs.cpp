@@ -6,8 +6,10 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "ops/gdn_decode/gate_checks.h"
 #include "ops/gdn_decode/spec.h"
 #include "ops/gdn_decode/tokens.h"
+#include "ops/room.h"
 
 namespace assay::gdn_decode {
 namespace {
@@ -39,18 +41,7 @@ std::vector<TensorSpec> OutputSpecs() {
 
 void ValidateInputs(const Problem& problem, const Bundle& inputs) {
   CheckInputLayouts(InputSpecs(), problem, inputs);
-  const float* a_log = inputs["A_log"].as<float>();
-  const float* dt_bias = inputs["dt_bias"].as<float>();
-  for (std::int64_t h = 0; h < kValueHeads; ++h) {
-    if (!std::isfinite(a_log[h]) || a_log[h] > 80) {
-      BadInput("A_log[" + std::to_string(h) + "] = " + std::to_string(a_log[h]) +
-               " is not a finite number up to 80");
-    }
-    if (!std::isfinite(dt_bias[h])) {
-      BadInput("dt_bias[" + std::to_string(h) + "] = " + std::to_string(dt_bias[h]) +
-               " is not finite");
-    }
-  }
+  CheckGates(inputs);
 }
 
 std::vector<TensorLayout> InputLayouts(const Problem& problem) {
@@ -132,9 +123,7 @@ Cost CostOf(const Problem& problem, const Bundle& inputs) {
 
 // Full verification is 59 MFLOP at the largest captured batch: always all rows.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t) {
-  std::vector<std::int64_t> rows(
-      static_cast<std::size_t>(problem.axis("batch_size") * kValueHeads));
-  for (std::size_t r = 0; r < rows.size(); ++r) rows[r] = static_cast<std::int64_t>(r);
+  const std::vector<std::int64_t> rows = EveryRow(problem.axis("batch_size") * kValueHeads);
   return {rows, rows};
 }
 
@@ -155,6 +144,25 @@ std::vector<OutputPolicy> Policies(const Problem& problem) {
 }
 
 }  // namespace
+
+void CheckDecayRates(const Tensor& a_log) {
+  for (std::int64_t h = 0; h < a_log.elements(); ++h) {
+    const float value = a_log.as<float>()[h];
+    if (std::isfinite(value) && value <= 80) continue;
+    BadInput("A_log[" + std::to_string(h) + "] = " + std::to_string(value) +
+             " is not a finite number up to 80");
+  }
+}
+
+void CheckGates(const Bundle& inputs) {
+  CheckDecayRates(inputs["A_log"]);
+  const Tensor& dt_bias = inputs["dt_bias"];
+  for (std::int64_t h = 0; h < dt_bias.elements(); ++h) {
+    const float value = dt_bias.as<float>()[h];
+    if (std::isfinite(value)) continue;
+    BadInput("dt_bias[" + std::to_string(h) + "] = " + std::to_string(value) + " is not finite");
+  }
+}
 
 Args BindOnDevice(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   Args args;

@@ -7,9 +7,11 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "ops/gdn_decode/gate_checks.h"
 #include "ops/gdn_decode/tokens.h"
 #include "ops/gdn_prefill/partition.h"
 #include "ops/gdn_prefill/spec.h"
+#include "ops/room.h"
 
 namespace assay::gdn_prefill {
 namespace {
@@ -62,18 +64,7 @@ void ValidateInputs(const Problem& problem, const Bundle& inputs) {
       CuSeqlensProblem(inputs["cu_seqlens"].as<std::int64_t>(), problem.axis("num_seqs"),
                        problem.axis("total_seq_len"));
   if (!cu_problem.empty()) BadInput(problem.definition->name + ": " + cu_problem);
-  const float* a_log = inputs["A_log"].as<float>();
-  const float* dt_bias = inputs["dt_bias"].as<float>();
-  for (std::int64_t h = 0; h < kValueHeads; ++h) {
-    if (!std::isfinite(a_log[h]) || a_log[h] > 80) {
-      BadInput("A_log[" + std::to_string(h) + "] = " + std::to_string(a_log[h]) +
-               " is not a finite number up to 80");
-    }
-    if (!std::isfinite(dt_bias[h])) {
-      BadInput("dt_bias[" + std::to_string(h) + "] = " + std::to_string(dt_bias[h]) +
-               " is not finite");
-    }
-  }
+  gdn_decode::CheckGates(inputs);
 }
 
 std::vector<TensorLayout> InputLayouts(const Problem& problem) {
@@ -188,13 +179,8 @@ Cost CostOf(const Problem& problem, const Bundle& inputs) {
 // The recurrence has no cheap single row: the whole truth costs 0.92 MFLOP a token, so all rows are
 // always checked.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t) {
-  RowLists lists;
-  for (const char* axis : {"total_seq_len", "num_seqs"}) {
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(problem.axis(axis) * kValueHeads));
-    for (std::size_t r = 0; r < rows.size(); ++r) rows[r] = static_cast<std::int64_t>(r);
-    lists.push_back(std::move(rows));
-  }
-  return lists;
+  return {EveryRow(problem.axis("total_seq_len") * kValueHeads),
+          EveryRow(problem.axis("num_seqs") * kValueHeads)};
 }
 
 std::int64_t OwnSlice(const Problem&, const Bundle&, std::int64_t row) { return row; }

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "base/simd.h"
 #include "ops/grouped_gemm_fp8_fp4/spec.h"
+#include "ops/room.h"
 
 namespace assay::grouped_gemm_fp8_fp4 {
 namespace {
@@ -22,12 +23,6 @@ constexpr std::size_t kTileBorders[] = {63, 64, 127, 128};
 
 // Tensor cores add 16 products a step and may truncate: one unit of fp32 per step.
 double AccumulationError(std::int64_t k) { return static_cast<double>(k) / 16.0 * 0x1p-23; }
-
-std::vector<std::int64_t> AllRows(std::int64_t m) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t row = 0; row < m; ++row) rows.push_back(row);
-  return rows;
-}
 
 // --- decoding ---
 
@@ -204,7 +199,7 @@ RowLists SampleRows(const Problem& problem, const Bundle& inputs, std::uint64_t 
   const std::int64_t m = problem.axis("M");
   const double products = static_cast<double>(m) * static_cast<double>(problem.axis("N")) *
                           static_cast<double>(problem.axis("K"));
-  if (products <= kFullCheckProducts) return {AllRows(m)};
+  if (products <= kFullCheckProducts) return {EveryRow(m)};
   std::map<std::int64_t, std::vector<std::int64_t>> rows;
   std::vector<std::int64_t> padding, sample;
   for (std::int64_t row = 0; row < m; ++row) {

@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "ops/gdn_decode/gate_checks.h"
 #include "ops/kda_decode/spec.h"
+#include "ops/room.h"
 
 namespace assay::kda_decode {
 namespace {
@@ -118,13 +120,7 @@ void ValidateInputs(const Problem& problem, const Bundle& inputs) {
   if (a_log != nullptr && GateOf(problem) == Gate::kPlain) {
     BadInput(problem.definition->name + ": the plain gate has no A_log");
   }
-  for (std::int64_t h = 0; a_log != nullptr && h < a_log->elements(); ++h) {
-    const float value = a_log->as<float>()[h];
-    if (!std::isfinite(value) || value > 80) {
-      BadInput("A_log[" + std::to_string(h) + "] = " + std::to_string(value) +
-               " is not a finite number up to 80");
-    }
-  }
+  if (a_log != nullptr) gdn_decode::CheckDecayRates(*a_log);
   const Tensor& dt_bias = inputs["dt_bias"];
   for (std::int64_t i = 0; i < dt_bias.elements(); ++i) {
     const float value = dt_bias.as<float>()[i];
@@ -162,11 +158,8 @@ Cost CostOf(const Problem& problem, const Bundle& inputs) {
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
   constexpr std::int64_t kMostRows = 512, kEdgeRows = 64;
   const std::int64_t count = problem.axis("batch_size") * RowsOf(problem) * problem.axis("H");
+  if (count <= kMostRows) return {EveryRow(count), EveryRow(count)};
   std::vector<std::int64_t> rows;
-  if (count <= kMostRows) {
-    for (std::int64_t row = 0; row < count; ++row) rows.push_back(row);
-    return {rows, rows};
-  }
   for (std::int64_t i = 0; i < kEdgeRows; ++i) {
     rows.push_back(i);
     rows.push_back(count - 1 - i);

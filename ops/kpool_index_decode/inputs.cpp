@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/kpool_index_decode/spec.h"
 #include "ops/paged/pages.h"
+#include "ops/room.h"
 
 namespace assay::kpool_index_decode {
 namespace {
@@ -69,9 +70,7 @@ Cost CostOf(const Problem& problem, const Bundle& inputs) {
 }
 
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t) {
-  std::vector<std::int64_t> rows(static_cast<std::size_t>(problem.axis("B") * problem.axis("V")));
-  for (std::size_t row = 0; row < rows.size(); ++row) rows[row] = static_cast<std::int64_t>(row);
-  return {rows};
+  return {EveryRow(problem.axis("B") * problem.axis("V"))};
 }
 
 std::vector<OutputPolicy> Policies(const Problem&) {
@@ -166,11 +165,7 @@ Family MakeFamily() {
   family.variants = {"natural", "ties", "all_equal", "negative_weights", "nan_keys"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
-  family.input_layouts = [](const Problem& problem) {
-    std::vector<TensorLayout> layouts;
-    for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-    return layouts;
-  };
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;

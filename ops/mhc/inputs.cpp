@@ -1,11 +1,11 @@
 // The definition, tensors, generator, cost and verification policy of mhc.
-#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "ops/mhc/spec.h"
+#include "ops/room.h"
 
 namespace assay::mhc {
 namespace {
@@ -88,16 +88,7 @@ Cost CostOf(const Problem& problem, const Bundle&) {
 
 // A row of the reference is 1.6 MFLOP in fp64: all rows of a step, 64 of longer batches.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
-  constexpr std::int64_t kMostRows = 64;
-  const std::int64_t m = problem.axis("M"), parts = std::min(m, kMostRows);
-  std::vector<std::int64_t> rows;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    const std::int64_t begin = part * m / parts, end = (part + 1) * m / parts;
-    const auto offset = Mix64(seed, kAuxiliaryTensor, static_cast<std::uint64_t>(part)) %
-                        static_cast<std::uint64_t>(end - begin);
-    rows.push_back(begin + static_cast<std::int64_t>(offset));
-  }
-  if (!rows.empty()) rows.front() = 0, rows.back() = m - 1;
+  const std::vector<std::int64_t> rows = SpreadRows(problem.axis("M"), 64, seed);
   return {rows, rows, rows};
 }
 
@@ -137,11 +128,7 @@ Family MakeFamily() {
   family.outputs = OutputSpecs();
   family.variants = {"default"};
   family.validate_inputs = ValidateInputs;
-  family.input_layouts = [](const Problem& problem) {
-    std::vector<TensorLayout> layouts;
-    for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-    return layouts;
-  };
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;

@@ -12,6 +12,7 @@
 #include "ops/mixed_mla_decode/spec.h"
 #include "ops/mla/rows.h"
 #include "ops/paged/pages.h"
+#include "ops/room.h"
 
 namespace assay::mixed_mla_decode {
 namespace {
@@ -225,7 +226,7 @@ std::vector<OutputPolicy> Policies(const Problem&) { return {mla::Policy()}; }
 const std::int32_t* Optional32(const Problem& problem, const Bundle& inputs, const char* name,
                                std::int64_t rows) {
   const Tensor* tensor =
-      mla::RequireTensor(problem, inputs, name, DType::kI32, {{rows}}, /*optional=*/true);
+      RequireTensor(problem, inputs, name, DType::kI32, {{rows}}, /*optional=*/true);
   return tensor == nullptr ? nullptr : tensor->as<std::int32_t>();
 }
 
@@ -234,21 +235,21 @@ const std::int32_t* Optional32(const Problem& problem, const Bundle& inputs, con
 Args BindInputs(const Problem& problem, const Bundle& inputs) {
   const std::int64_t b = problem.axis("B");
   const auto indices = [&](const char* name, std::int64_t width) {
-    return mla::RequireTensor(problem, inputs, name, DType::kI32, {{b, 1, width}, {b, width}})
+    return RequireTensor(problem, inputs, name, DType::kI32, {{b, 1, width}, {b, width}})
         ->as<std::int32_t>();
   };
   Args args;
   args.b = b;
-  args.q = mla::RequireTensor(problem, inputs, "q", DType::kBF16,
-                              {{b, kHeads, kDim}, {b, 1, kHeads, kDim}})
-               ->as<bf16>();
+  args.q =
+      RequireTensor(problem, inputs, "q", DType::kBF16, {{b, kHeads, kDim}, {b, 1, kHeads, kDim}})
+          ->as<bf16>();
   args.cache8 = BindCache(problem, inputs, kCache8, CachePages8(problem));
   args.cache4 = BindCache(problem, inputs, kCache4, CachePages4(problem));
   args.window = {indices("indices", kWindow), Optional32(problem, inputs, "topk_length", b)};
   args.extra = {indices("extra_indices", kExtra),
                 Optional32(problem, inputs, "extra_topk_length", b)};
-  const Tensor* sink = mla::RequireTensor(problem, inputs, "attn_sink", DType::kF32, {{kHeads}},
-                                          /*optional=*/true);
+  const Tensor* sink = RequireTensor(problem, inputs, "attn_sink", DType::kF32, {{kHeads}},
+                                     /*optional=*/true);
   if (sink != nullptr) args.attn_sink = sink->as<float>();
   args.sm_scale = mla::ScaleOf(problem, inputs);
   return args;

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "base/simd.h"
 #include "ops/mla/codec.h"
+#include "ops/room.h"
 
 namespace assay::mla {
 namespace {
@@ -68,24 +69,6 @@ void LatentRow(std::uint64_t key, std::uint64_t tensor, std::int64_t row, float*
   const auto number = static_cast<std::uint64_t>(row);
   const auto gain = static_cast<float>(0.5 + 1.5 * Uniform(key, kGains + tensor, number));
   FillNormal(key, tensor, number * static_cast<std::uint64_t>(kDim), kDim, gain, x);
-}
-
-const Tensor* RequireTensor(const Problem& problem, const Bundle& inputs, const std::string& name,
-                            DType dtype, const std::vector<Shape>& shapes, bool optional) {
-  const Tensor* tensor = inputs.find(name);
-  if (tensor == nullptr) {
-    if (optional) return nullptr;
-    BadInput(problem.definition->name + ": input '" + name + "' is missing");
-  }
-  const bool fits = std::find(shapes.begin(), shapes.end(), tensor->shape) != shapes.end();
-  if (fits && tensor->dtype == dtype) return tensor;
-  std::string expected;
-  for (const Shape& shape : shapes) {
-    expected += (expected.empty() ? "" : " or ") + std::string(DTypeName(dtype)) + ShapeText(shape);
-  }
-  BadInput(problem.definition->name + ": input '" + name + "' is " +
-           std::string(DTypeName(tensor->dtype)) + ShapeText(tensor->shape) + ", expected " +
-           expected);
 }
 
 void CheckLengths(const Problem& problem, const Tensor* lengths, std::int64_t width) {

@@ -27,10 +27,6 @@ void LatentRow(std::uint64_t key, std::uint64_t tensor, std::int64_t row, float*
 
 // --- checks; all throw kInput naming definition, tensor, position and value ---
 
-// One of the shapes that the page lists for this tensor, told apart by rank, and its dtype. Returns
-// null when the tensor is absent and `optional`.
-const Tensor* RequireTensor(const Problem& problem, const Bundle& inputs, const std::string& name,
-                            DType dtype, const std::vector<Shape>& shapes, bool optional = false);
 // Every length in [0, width].
 void CheckLengths(const Problem& problem, const Tensor* lengths, std::int64_t width);
 // No NaN.

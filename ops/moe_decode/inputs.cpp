@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "ops/moe_decode/spec.h"
+#include "ops/room.h"
 
 namespace assay::moe_decode {
 namespace {
@@ -91,14 +92,7 @@ Family MakeFamily(bool four_bits) {
 
 const Tensor& Required(const Problem& problem, const Bundle& inputs, const std::string& name,
                        DType dtype, const Shape& shape) {
-  const Tensor* tensor = inputs.find(name);
-  if (tensor == nullptr) BadInput(problem.definition->name + ": input '" + name + "' is missing");
-  if (tensor->dtype != dtype || tensor->shape != shape) {
-    BadInput(problem.definition->name + ": input '" + name + "' is " +
-             std::string(DTypeName(tensor->dtype)) + ShapeText(tensor->shape) + ", expected " +
-             std::string(DTypeName(dtype)) + ShapeText(shape));
-  }
-  return *tensor;
+  return *RequireTensor(problem, inputs, name, dtype, {shape});
 }
 
 Matrix BindMatrix(const Problem& problem, const Bundle& inputs, int which, std::int64_t n,

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/simd.h"
 #include "ops/moe_router_gemm_topk/spec.h"
+#include "ops/room.h"
 
 namespace assay::moe_router_gemm_topk {
 namespace {
@@ -281,11 +282,8 @@ struct RowsJudge {
 
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
   const std::int64_t m = problem.axis("M");
+  if (m <= kMostRows) return {EveryRow(m), EveryRow(m)};
   std::vector<std::int64_t> rows;
-  if (m <= kMostRows) {
-    for (std::int64_t row = 0; row < m; ++row) rows.push_back(row);
-    return {rows, rows};
-  }
   for (std::int64_t border = 0; border < m; border += kTileRows) {
     rows.push_back(border);
     if (border > 0) rows.push_back(border - 1);

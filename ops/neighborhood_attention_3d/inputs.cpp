@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/neighborhood_attention_3d/spec.h"
+#include "ops/room.h"
 
 namespace assay::neighborhood_attention_3d {
 namespace {
@@ -38,12 +39,6 @@ void ValidateAxes(const Problem& problem) {
 std::vector<TensorSpec> InputSpecs() {
   const std::vector<std::string> shape = {"B", "T", "Y", "X", "H", "D"};
   return {{"Q", DType::kBF16, shape}, {"K", DType::kBF16, shape}, {"V", DType::kBF16, shape}};
-}
-
-std::vector<TensorLayout> InputLayouts(const Problem& problem) {
-  std::vector<TensorLayout> layouts;
-  for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-  return layouts;
 }
 
 void ValidateInputs(const Problem& problem, const Bundle& inputs) {
@@ -86,7 +81,7 @@ Family MakeFamily() {
                      "constant_value", "delta_value", "nan_voxel"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
-  family.input_layouts = InputLayouts;
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/simd.h"
 #include "ops/neighborhood_attention_3d/spec.h"
+#include "ops/room.h"
 
 namespace assay::neighborhood_attention_3d {
 namespace {
@@ -206,11 +207,8 @@ RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
   for (const char* axis : {"T", "Y", "X"}) {
     pairs *= static_cast<double>(EffectiveWindow(problem, axis));
   }
+  if (pairs <= kFullPairs) return {EveryRow(grid.rows())};
   std::vector<std::int64_t> rows;
-  if (pairs <= kFullPairs) {
-    for (std::int64_t row = 0; row < grid.rows(); ++row) rows.push_back(row);
-    return {rows};
-  }
   Draws draws(seed);
   AddBorderClasses(problem, grid, draws, rows);
   AddCorners(grid, draws, rows);

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "ops/mla/rows.h"
 #include "ops/nope_mla_decode/spec.h"
+#include "ops/room.h"
 
 namespace assay::nope_mla_decode {
 namespace {
@@ -122,7 +123,7 @@ std::vector<OutputPolicy> Policies(const Problem&) {
 
 const Tensor& Required(const Problem& problem, const Bundle& inputs, const char* name, DType dtype,
                        const Shape& shape) {
-  return *mla::RequireTensor(problem, inputs, name, dtype, {shape});
+  return *RequireTensor(problem, inputs, name, dtype, {shape});
 }
 
 }  // namespace

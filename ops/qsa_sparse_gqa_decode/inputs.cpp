@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "ops/qsa_sparse_gqa_decode/spec.h"
+#include "ops/room.h"
 
 namespace assay::qsa_sparse_gqa_decode {
 namespace {
@@ -129,20 +130,6 @@ std::vector<OutputPolicy> Policies(const Problem&) {
            std::string(DTypeName(tensor.dtype)) + ShapeText(tensor.shape) + ", expected " + wanted);
 }
 
-const Tensor* Optional(const Bundle& inputs, const char* name, DType dtype, const Shape& shape) {
-  const Tensor* tensor = inputs.find(name);
-  if (tensor != nullptr && (tensor->dtype != dtype || tensor->shape != shape)) {
-    WrongTensor(*tensor, std::string(DTypeName(dtype)) + ShapeText(shape));
-  }
-  return tensor;
-}
-
-const Tensor& Required(const Bundle& inputs, const char* name, DType dtype, const Shape& shape) {
-  const Tensor* tensor = Optional(inputs, name, dtype, shape);
-  if (tensor == nullptr) BadInput(std::string(kOperation) + ": input '" + name + "' is missing");
-  return *tensor;
-}
-
 const bf16* BindCache(const Bundle& inputs, const char* name, Args& args) {
   const Tensor* cache = inputs.find(name);
   if (cache == nullptr) BadInput(std::string(kOperation) + ": input '" + name + "' is missing");
@@ -161,9 +148,13 @@ const bf16* BindCache(const Bundle& inputs, const char* name, Args& args) {
   return cache->as<bf16>();
 }
 
-void BindLists(const Bundle& inputs, Args& args) {
-  const Tensor* blocks = Optional(inputs, "block_ids", DType::kI32, {args.batch, kTopK});
-  const Tensor* tokens = Optional(inputs, "token_ids", DType::kI32, {args.batch, kMostTokens});
+void BindLists(const Problem& problem, const Bundle& inputs, Args& args) {
+  const auto list = [&](const char* name, std::int64_t width) {
+    return RequireTensor(problem, inputs, name, DType::kI32, {{args.batch, width}},
+                         /*optional=*/true);
+  };
+  const Tensor* blocks = list("block_ids", kTopK);
+  const Tensor* tokens = list("token_ids", kMostTokens);
   if ((blocks == nullptr) == (tokens == nullptr)) {
     BadInput(std::string(kOperation) + ": give exactly one of block_ids and token_ids, not " +
              (blocks == nullptr ? "none" : "both"));
@@ -181,7 +172,10 @@ Args BindInputs(const Problem& problem, const Bundle& inputs) {
   Args args;
   args.batch = problem.axis("B");
   args.table_width = problem.axis("MP");
-  args.q = Required(inputs, "q", DType::kBF16, {args.batch, kHeads, kHeadSize}).as<bf16>();
+  const auto required = [&](const char* name, DType dtype, const Shape& shape) -> const Tensor& {
+    return *RequireTensor(problem, inputs, name, dtype, {shape});
+  };
+  args.q = required("q", DType::kBF16, {args.batch, kHeads, kHeadSize}).as<bf16>();
   args.k_cache = BindCache(inputs, "k_cache", args);
   const std::int64_t pages = args.pages;
   args.v_cache = BindCache(inputs, "v_cache", args);
@@ -189,13 +183,13 @@ Args BindInputs(const Problem& problem, const Bundle& inputs) {
     BadInput(std::string(kOperation) + ": k_cache has " + std::to_string(pages) +
              " pages, v_cache has " + std::to_string(args.pages));
   }
-  args.page_table = Required(inputs, "page_table", DType::kI32, {args.batch, args.table_width})
-                        .as<std::int32_t>();
-  args.seq_lens = Required(inputs, "seq_lens", DType::kI32, {args.batch}).as<std::int32_t>();
-  BindLists(inputs, args);
-  if (const Tensor* scale = Optional(inputs, "scale", DType::kF32, {})) {
-    args.scale = scale->as<float>()[0];
-  }
+  args.page_table =
+      required("page_table", DType::kI32, {args.batch, args.table_width}).as<std::int32_t>();
+  args.seq_lens = required("seq_lens", DType::kI32, {args.batch}).as<std::int32_t>();
+  BindLists(problem, inputs, args);
+  const Tensor* scale =
+      RequireTensor(problem, inputs, "scale", DType::kF32, {Shape{}}, /*optional=*/true);
+  if (scale != nullptr) args.scale = scale->as<float>()[0];
   return args;
 }
 

@@ -569,7 +569,7 @@ TEST(QsaSparseRefusals, Tensors) {
     return ErrorOf([&] { TheFamily().validate_inputs(test.problem, inputs); });
   };
   EXPECT_THAT(with({"q", DType::kBF16, {2, 32, 256}}),
-              HasSubstr("q is bfloat16[2,32,256], expected bfloat16[2,24,256]"));
+              HasSubstr("input 'q' is bfloat16[2,32,256], expected bfloat16[2,24,256]"));
   EXPECT_THAT(with({"k_cache", DType::kBF16, {146, 16, 2, 256}}), HasSubstr("pages of 64 tokens"));
   EXPECT_THAT(with({"v_cache", DType::kE4M3, {146, 64, 2, 256}}),
               HasSubstr("an FP8 cache is another definition"));
@@ -577,8 +577,8 @@ TEST(QsaSparseRefusals, Tensors) {
               HasSubstr("expected bfloat16[NP,64,2,256]"));
   EXPECT_THAT(with({"v_cache", DType::kBF16, {145, 64, 2, 256}}),
               HasSubstr("k_cache has 146 pages, v_cache has 145"));
-  EXPECT_THAT(with({"seq_lens", DType::kI64, {2}}), HasSubstr("seq_lens is int64[2]"));
-  EXPECT_THAT(with({"block_ids", DType::kI32, {2, 256}}), HasSubstr("block_ids is int32[2,256]"));
+  EXPECT_THAT(with({"seq_lens", DType::kI64, {2}}), HasSubstr("'seq_lens' is int64[2]"));
+  EXPECT_THAT(with({"block_ids", DType::kI32, {2, 256}}), HasSubstr("'block_ids' is int32[2,256]"));
   EXPECT_THAT(with({"token_ids", DType::kI32, {2, 2051}}), HasSubstr("not both"));
   EXPECT_THAT(with({}, "block_ids"), HasSubstr("not none"));
   EXPECT_THAT(with({}, "page_table"), HasSubstr("input 'page_table' is missing"));

@@ -5,6 +5,7 @@
 #include "base/parallel.h"
 #include "base/random.h"
 #include "ops/rms_norm/spec.h"
+#include "ops/room.h"
 
 namespace assay::rms_norm {
 namespace {
@@ -68,23 +69,7 @@ Cost CostOf(const Problem& problem, const Bundle&) {
 
 // At most 16 rows in a step: always all. A sample for the long batches of others.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
-  constexpr std::int64_t kMostRows = 256;
-  const std::int64_t m = problem.axis("M");
-  std::vector<std::int64_t> rows;
-  if (m <= kMostRows) {
-    for (std::int64_t row = 0; row < m; ++row) rows.push_back(row);
-    return {rows};
-  }
-  // One row of each of 256 equal parts; the first and the last row among them.
-  for (std::int64_t part = 0; part < kMostRows; ++part) {
-    const std::int64_t begin = part * m / kMostRows, end = (part + 1) * m / kMostRows;
-    const auto offset = Mix64(seed, kAuxiliaryTensor, static_cast<std::uint64_t>(part)) %
-                        static_cast<std::uint64_t>(end - begin);
-    rows.push_back(part == 0               ? 0
-                   : part == kMostRows - 1 ? m - 1
-                                           : begin + static_cast<std::int64_t>(offset));
-  }
-  return {rows};
+  return {SpreadRows(problem.axis("M"), 256, seed)};
 }
 
 // Half a unit of bf16 for the one rounding; 2^-14 of the value for fp32 before it (README.md).
@@ -122,11 +107,7 @@ Family MakeFamily() {
   family.variants = {"default", "tiny", "large", "zero_row"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
-  family.input_layouts = [](const Problem& problem) {
-    std::vector<TensorLayout> layouts;
-    for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-    return layouts;
-  };
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;

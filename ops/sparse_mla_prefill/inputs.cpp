@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/mla/rows.h"
+#include "ops/room.h"
 #include "ops/sparse_mla_prefill/chunk.h"
 #include "ops/sparse_mla_prefill/lists.h"
 #include "ops/sparse_mla_prefill/spec.h"
@@ -101,12 +102,12 @@ void CheckSelectedRows(const Problem& problem, const Lists& lists, const bf16* k
 void ValidateInputs(const Problem& problem, const Bundle& inputs) {
   const std::int64_t m = problem.axis("M"), nkv = problem.axis("Nkv"), width = problem.axis("W");
   const auto optional = [&](const char* name, DType dtype, const Shape& shape) {
-    return mla::RequireTensor(problem, inputs, name, dtype, {shape}, /*optional=*/true);
+    return RequireTensor(problem, inputs, name, dtype, {shape}, /*optional=*/true);
   };
-  const Tensor& q = *mla::RequireTensor(problem, inputs, "q", DType::kBF16, {{m, kHeads, kDim}});
+  const Tensor& q = *RequireTensor(problem, inputs, "q", DType::kBF16, {{m, kHeads, kDim}});
   const Tensor& kv =
-      *mla::RequireTensor(problem, inputs, "kv", DType::kBF16, {{nkv, 1, kDim}, {nkv, kDim}});
-  mla::RequireTensor(problem, inputs, "indices", DType::kI32, {{m, 1, width}, {m, width}});
+      *RequireTensor(problem, inputs, "kv", DType::kBF16, {{nkv, 1, kDim}, {nkv, kDim}});
+  RequireTensor(problem, inputs, "indices", DType::kI32, {{m, 1, width}, {m, width}});
   mla::CheckLengths(problem, optional("topk_length", DType::kI32, {m}), width);
   mla::CheckSinks(problem, optional("attn_sink", DType::kF32, {kHeads}));
   mla::ScaleOf(problem, inputs);

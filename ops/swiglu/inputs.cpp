@@ -1,9 +1,9 @@
 // The definitions, tensors, generator, cost and verification policy of swiglu.
-#include <algorithm>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "ops/room.h"
 #include "ops/swiglu/spec.h"
 
 namespace assay::swiglu {
@@ -52,20 +52,9 @@ Cost CostOf(const Problem& problem, const Bundle&) {
   return cost;
 }
 
-// All rows of a step; of longer batches one of each of 256 equal parts, first and last among them.
+// All rows of a step, a sample of longer batches.
 RowLists SampleRows(const Problem& problem, const Bundle&, std::uint64_t seed) {
-  constexpr std::int64_t kMostRows = 256;
-  const std::int64_t m = problem.axis("M");
-  std::vector<std::int64_t> rows;
-  for (std::int64_t part = 0; part < std::min(m, kMostRows); ++part) {
-    const std::int64_t begin = part * m / std::min(m, kMostRows);
-    const std::int64_t end = (part + 1) * m / std::min(m, kMostRows);
-    const auto offset = Mix64(seed, kAuxiliaryTensor, static_cast<std::uint64_t>(part)) %
-                        static_cast<std::uint64_t>(end - begin);
-    rows.push_back(begin + static_cast<std::int64_t>(offset));
-  }
-  if (!rows.empty()) rows.front() = 0, rows.back() = m - 1;
-  return {rows};
+  return {SpreadRows(problem.axis("M"), 256, seed)};
 }
 
 // Half a unit of bf16 for the one rounding; 2^-14 of the value for fp32 before it (README.md);
@@ -104,11 +93,7 @@ Family MakeFamily() {
   family.variants = {"default", "wide"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
-  family.input_layouts = [](const Problem& problem) {
-    std::vector<TensorLayout> layouts;
-    for (const TensorSpec& spec : InputSpecs()) layouts.push_back(Resolve(spec, problem));
-    return layouts;
-  };
+  family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };
   family.generate = Generate;
   family.cost = CostOf;
   family.sample_rows = SampleRows;
