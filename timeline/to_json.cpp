@@ -1,12 +1,9 @@
-// Stable JSON and CSV of a result.
-#include <fmt/format.h>
-
+// Stable JSON of a result.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "timeline/csv.h"
 #include "timeline/result.h"
 
 namespace assay::timeline {
@@ -83,8 +80,8 @@ ordered_json GapJson(const Trace& trace, const Gap& gap) {
           {"correlated_host_calls", gap.host}};
 }
 
-ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
-  const Device& info = trace.devices[use.device];
+// Time with each set of categories at work: {"idle": 3, "compute+memcpy": 5}.
+ordered_json BucketsJson(const DeviceUse& use) {
   ordered_json buckets = ordered_json::object();
   for (unsigned mask = 0; mask < kMasks; ++mask) {
     if (use.buckets.ns[mask] == 0) continue;
@@ -97,14 +94,10 @@ ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
     }
     buckets[name.empty() ? "idle" : name] = use.buckets.ns[mask];
   }
-  ordered_json gaps = ordered_json::array(), streams = ordered_json::array();
-  for (const Gap& gap : use.gaps) gaps.push_back(GapJson(trace, gap));
-  for (const StreamUse& stream : use.streams) {
-    streams.push_back({{"stream", trace.streams[stream.stream].id},
-                       {"pid", trace.processes[trace.streams[stream.stream].process].pid},
-                       {"rows", stream.rows},
-                       {"busy_ns", stream.busy}});
-  }
+  return buckets;
+}
+
+ordered_json RowsJson(const DeviceUse& use) {
   ordered_json rows = ordered_json::object();
   for (int c = 0; c < kCategories; ++c) {
     const auto k = static_cast<std::size_t>(c);
@@ -113,6 +106,24 @@ ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
                                                     {"clipped_sum_ns", use.clipped[k]},
                                                     {"unclipped_sum_ns", use.full[k]}};
   }
+  return rows;
+}
+
+ordered_json StreamsJson(const Trace& trace, const DeviceUse& use) {
+  ordered_json streams = ordered_json::array();
+  for (const StreamUse& stream : use.streams) {
+    streams.push_back({{"stream", trace.streams[stream.stream].id},
+                       {"pid", trace.processes[trace.streams[stream.stream].process].pid},
+                       {"rows", stream.rows},
+                       {"busy_ns", stream.busy}});
+  }
+  return streams;
+}
+
+ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
+  const Device& info = trace.devices[use.device];
+  ordered_json gaps = ordered_json::array();
+  for (const Gap& gap : use.gaps) gaps.push_back(GapJson(trace, gap));
   return {{"device", info.ordinal},
           {"key", info.key},
           {"label", info.label},
@@ -139,8 +150,8 @@ ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
           {"graph_ns", use.graph()},
           {"busy_ns", use.busy()},
           {"gap_ns", use.gap()},
-          {"buckets_ns", buckets},
-          {"rows", rows},
+          {"buckets_ns", BucketsJson(use)},
+          {"rows", RowsJson(use)},
           {"kernels_without_length", use.zero_rows},
           {"kernel_length", QuantilesJson(use.kernel_length)},
           {"same_stream_overlaps", use.same_stream_overlaps},
@@ -153,7 +164,7 @@ ordered_json DeviceJson(const Trace& trace, const DeviceUse& use) {
             {"queue_delay", QuantilesJson(use.launch.queue_delay)},
             {"negative_delays", use.launch.negative},
             {"launch_bound_ns", use.launch.bound_ns}}},
-          {"streams", streams},
+          {"streams", StreamsJson(trace, use)},
           {"gap_count", use.gap_count},
           {"gap_histogram_decades_from_1us", use.gap_histogram},
           {"gaps", gaps}};
@@ -178,18 +189,8 @@ ordered_json CoverageJson(const Trace& trace, const ScopeCoverage& coverage) {
       {"complete", coverage.complete()}, {"text", coverage.Sentence(trace)}, {"devices", devices}};
 }
 
-ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
-  const ScopeUse& use = result.use;
-  ordered_json windows = ordered_json::array();
-  for (const Window& step : use.scope.steps) windows.push_back({step.begin, step.end});
-  Ns all = 0;
-  for (const Group& group : use.groups) all += group.total;
-  ordered_json groups = ordered_json::array(), devices = ordered_json::array(),
-               copies = ordered_json::array(), waits = ordered_json::array(),
-               threads = ordered_json::array(), ranges = ordered_json::array(),
-               collectives = ordered_json::array();
-  for (const Group& group : use.groups) groups.push_back(GroupJson(group, all));
-  for (const DeviceUse& device : use.devices) devices.push_back(DeviceJson(trace, device));
+ordered_json CopiesJson(const ScopeUse& use) {
+  ordered_json copies = ordered_json::array();
   for (const CopyUse& copy : use.copies) {
     copies.push_back({{"direction", copy.direction},
                       {"kind", CategoryName(copy.category)},
@@ -201,6 +202,11 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                       {"unclipped_ns", copy.full},
                       {"achieved_gb_per_s", copy.gb_per_s()}});
   }
+  return copies;
+}
+
+ordered_json WaitsJson(const ScopeUse& use) {
+  ordered_json waits = ordered_json::array();
   for (const WaitUse& wait : use.waits) {
     waits.push_back({{"api", wait.api},
                      {"kind", wait.kind},
@@ -212,6 +218,11 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                      {"threads", wait.threads},
                      {"longest_ns", wait.max_ns}});
   }
+  return waits;
+}
+
+ordered_json ThreadsJson(const Trace& trace, const ScopeUse& use) {
+  ordered_json threads = ordered_json::array();
   for (const ThreadUse& thread : use.threads) {
     if (thread.thread >= trace.threads.size()) continue;
     const Thread& info = trace.threads[thread.thread];
@@ -223,6 +234,11 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                        {"sync_ns", thread.sync_ns},
                        {"os_ns", thread.os_ns}});
   }
+  return threads;
+}
+
+ordered_json RangesJson(const ScopeResult& result) {
+  ordered_json ranges = ordered_json::array();
   for (const RangeUse& range : result.ranges) {
     ranges.push_back({{"name", range.name},
                       {"domain", range.domain},
@@ -237,6 +253,11 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                       {"gpu_first_ns", range.gpu_first},
                       {"gpu_last_ns", range.gpu_last}});
   }
+  return ranges;
+}
+
+ordered_json CollectivesJson(const ScopeResult& result) {
+  ordered_json collectives = ordered_json::array();
   for (const CollectiveUse& c : result.collectives) {
     collectives.push_back({{"name", c.name},
                            {"devices", c.devices},
@@ -247,6 +268,18 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
                            {"skew_max_ns", c.skew_max},
                            {"waited_ns", c.waited}});
   }
+  return collectives;
+}
+
+ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
+  const ScopeUse& use = result.use;
+  ordered_json windows = ordered_json::array();
+  for (const Window& step : use.scope.steps) windows.push_back({step.begin, step.end});
+  Ns all = 0;
+  for (const Group& group : use.groups) all += group.total;
+  ordered_json groups = ordered_json::array(), devices = ordered_json::array();
+  for (const Group& group : use.groups) groups.push_back(GroupJson(group, all));
+  for (const DeviceUse& device : use.devices) devices.push_back(DeviceJson(trace, device));
   return {
       {"name", use.scope.name},
       {"note", use.scope.note},
@@ -257,12 +290,12 @@ ordered_json ScopeJson(const Trace& trace, const ScopeResult& result) {
       {"top_count", TopList(use.groups, true)},
       {"groups", use.groups.size()},
       {"devices", devices},
-      {"copies", copies},
-      {"wait_apis", waits},
-      {"threads", threads},
+      {"copies", CopiesJson(use)},
+      {"wait_apis", WaitsJson(use)},
+      {"threads", ThreadsJson(trace, use)},
       {"kernel_groups", groups},
-      {"ranges", ranges},
-      {"collectives", collectives},
+      {"ranges", RangesJson(result)},
+      {"collectives", CollectivesJson(result)},
       {"launch_calls", use.launch_calls},
       {"launch_calls_without_row", use.launch_calls_without_row},
       {"graph_launch_calls", use.graph_launch_calls},
@@ -367,183 +400,6 @@ std::string DiffToJson(const std::vector<ScopeDiff>& diffs) {
     list.push_back(entry);
   }
   return Dump({{"assay_timeline_diff", kTimelineJsonVersion}, {"scopes", list}});
-}
-
-const std::vector<std::string>& CsvTables() {
-  static const std::vector<std::string> kTables = {"devices", "groups", "copies",  "waits",
-                                                   "gaps",    "ranges", "coverage"};
-  return kTables;
-}
-
-namespace {
-
-class CsvWriter {
- public:
-  template <class... Fields>
-  void Row(const Fields&... fields) {
-    std::string line;
-    ((line += Text(fields) + ","), ...);
-    line.back() = '\n';
-    text_ += line;
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  static std::string Text(const std::string& value) { return CsvField(value); }
-  static std::string Text(const char* value) { return CsvField(value); }
-  static std::string Text(std::int64_t value) { return std::to_string(value); }
-  static std::string Text(int value) { return std::to_string(value); }
-  static std::string Text(double value) { return fmt::format("{:.6g}", value); }
-  std::string text_;
-};
-
-std::string RowName(const Trace& trace, std::int64_t row) {
-  return row < 0 ? "(border of the window)"
-                 : trace.names[trace.gpu[static_cast<std::size_t>(row)].name];
-}
-
-}  // namespace
-
-std::string ResultToCsv(const TimelineResult& result, const std::string& table) {
-  const Trace& trace = result.trace;
-  CsvWriter csv;
-  const auto each = [&](auto&& rows) {
-    for (const ScopeResult& scope : result.scopes) rows(scope, scope.use.scope.name);
-  };
-  const auto label = [&](std::uint32_t device) { return trace.devices[device].label; };
-  if (table == "devices") {
-    csv.Row("scope", "device", "window_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memcpy_ns",
-            "memset_ns", "graph_ns", "compute_comm_overlap_ns", "kernel_memcpy_overlap_ns",
-            "busy_ns", "gap_ns", "coverage");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const DeviceUse& d : scope.use.devices) {
-        csv.Row(name, label(d.device), d.window, d.compute(), d.comm(), d.exposed_comm(),
-                d.memcpy(), d.memset(), d.graph(), d.compute_comm(), d.kernel_memcpy(), d.busy(),
-                d.gap(), CoverageName(scope.coverage.devices[d.device].verdict));
-      }
-    });
-  } else if (table == "groups") {
-    csv.Row("scope", "category", "count", "total_ns", "mean_ns", "min_ns", "p50_ns", "p95_ns",
-            "p99_ns", "max_ns", "grid", "block", "registers", "static_smem_bytes",
-            "dynamic_smem_bytes", "name");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const Group& g : scope.use.groups) {
-        const auto triple = [](const std::int32_t(&v)[3]) {
-          return fmt::format("{}x{}x{}", v[0], v[1], v[2]);
-        };
-        csv.Row(name, CategoryName(g.category), g.count, g.total, g.mean_ns(), g.length.min,
-                g.length.p50, g.length.p95, g.length.p99, g.length.max, triple(g.config.grid),
-                triple(g.config.block), static_cast<int>(g.config.registers),
-                static_cast<int>(g.config.static_smem_bytes),
-                static_cast<int>(g.config.dynamic_smem_bytes), g.name);
-      }
-    });
-  } else if (table == "copies") {
-    csv.Row("scope", "direction", "count", "clipped_ns", "unclipped_ns", "bytes_full",
-            "bytes_pro_rata", "gb_per_s");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const CopyUse& c : scope.use.copies) {
-        csv.Row(name, c.direction, c.count, c.clipped, c.full, c.bytes_full, c.bytes_pro_rata,
-                c.gb_per_s());
-      }
-    });
-  } else if (table == "waits") {
-    csv.Row("scope", "api", "kind", "count", "thread_ns", "threads", "longest_ns");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const WaitUse& w : scope.use.waits) {
-        csv.Row(name, w.api, w.kind, w.count, w.thread_ns, w.threads, w.max_ns);
-      }
-    });
-  } else if (table == "gaps") {
-    csv.Row("scope", "device", "begin_ns", "end_ns", "length_ns", "waited_for_launch", "before",
-            "after");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const DeviceUse& d : scope.use.devices) {
-        for (const Gap& gap : d.gaps) {
-          csv.Row(name, label(d.device), gap.begin, gap.end, gap.end - gap.begin,
-                  static_cast<int>(gap.waited_for_launch), RowName(trace, gap.before),
-                  RowName(trace, gap.after));
-        }
-      }
-    });
-  } else if (table == "ranges") {
-    csv.Row("scope", "name", "domain", "count", "host_ns", "self_ns", "gpu_rows", "gpu_sum_ns",
-            "gpu_union_ns");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const RangeUse& r : scope.ranges) {
-        csv.Row(name, r.name, r.domain, r.count, r.host_ns, r.self_ns, r.gpu_rows, r.gpu_sum_ns,
-                r.gpu_union_ns);
-      }
-    });
-  } else if (table == "coverage") {
-    csv.Row("scope", "device", "verdict", "check", "state", "text");
-    each([&](const ScopeResult& scope, const std::string& name) {
-      for (const DeviceCoverage& d : scope.coverage.devices) {
-        for (const Check& check : d.checks) {
-          csv.Row(name, label(d.device), CoverageName(d.verdict), check.id,
-                  CheckStateName(check.state), check.text);
-        }
-      }
-    });
-  } else {
-    BadInput("there is no CSV table '" + table + "'");
-  }
-  return csv.text();
-}
-
-std::vector<std::string> CheckSummary(const std::string& text, int& rows) {
-  const nlohmann::json summary = nlohmann::json::parse(text, nullptr, false);
-  if (!summary.is_object()) BadInput("the summary is not a JSON object");
-  rows = 0;
-  std::vector<std::string> broken;
-  for (const auto& [source, recording] : summary.items()) {
-    if (!recording.is_object() || !recording.contains("scopes")) {
-      BadInput("summary entry '" + source + "' has no scopes");
-    }
-    std::map<std::string, std::vector<std::map<std::string, double>>> by_scope;
-    for (const auto& [scope, object] : recording["scopes"].items()) {
-      for (const auto& device : object["devices"]) {
-        std::map<std::string, double> d;
-        for (const auto& [key, value] : device.items()) {
-          if (value.is_number()) d[key] = value.get<double>();
-        }
-        ++rows;
-        const std::string who = source + " " + scope + " device " + device["device"].dump() + ": ";
-        constexpr double kError_ms = 1e-6;  // one picosecond short of the page's 1e-9 would round
-        const double busy = d["non_nccl_ms"] + d["nccl_ms"] - d["non_nccl_nccl_overlap_ms"] +
-                            d["memcpy_ms"] - d["kernel_memcpy_overlap_ms"];
-        if (std::fabs(busy - d["observed_busy_ms"]) > kError_ms) {
-          broken.push_back(who + "busy is not the union of kernels and copies");
-        }
-        if (std::fabs(d["observed_busy_ms"] + d["no_observed_kernel_or_memcpy_ms"] -
-                      d["window_ms"]) > kError_ms) {
-          broken.push_back(who + "window is not busy + gap");
-        }
-        by_scope[scope].push_back(std::move(d));
-      }
-      for (const auto& entry : object["top_time"]) {
-        const double total = entry["mean_us"].get<double>() * entry["count"].get<double>() / 1e3;
-        if (std::fabs(total - entry["total_ms"].get<double>()) > 1e-6 * total + 1e-6) {
-          broken.push_back(source + " " + scope + ": mean times count is not the total");
-        }
-      }
-    }
-    // Nested windows: steady lies in measured, measured in full.
-    const auto nested = [&](const char* inner, const char* outer) {
-      const auto &a = by_scope[inner], &b = by_scope[outer];
-      for (std::size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
-        for (const auto& [key, value] : a[k]) {
-          if (key.size() > 3 && key.compare(key.size() - 3, 3, "_ms") == 0 &&
-              value > b[k].at(key) + 1e-6) {
-            broken.push_back(source + ": " + key + " of " + inner + " exceeds that of " + outer);
-          }
-        }
-      }
-    };
-    nested("steady", "measured");
-    nested("measured", "full");
-  }
-  return broken;
 }
 
 }  // namespace assay::timeline

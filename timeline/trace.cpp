@@ -217,70 +217,92 @@ std::vector<std::uint32_t> MergeDevices(Trace& into, const Trace& other) {
   return map;
 }
 
-}  // namespace
+// Where the tables of an appended trace have gone.
+struct Renumbering {
+  Ns shift = 0;
+  std::vector<std::uint32_t> devices, names;
+  std::vector<std::uint16_t> api_names;
+  std::uint32_t config = 0, copy = 0, process = 0, thread = 0, stream = 0;  // added to numbers
 
-void Append(Trace& into, Trace&& other, Ns shift) {
-  const std::vector<std::uint32_t> devices = MergeDevices(into, other);
-  std::vector<std::uint32_t> names(other.names.size());
-  for (std::uint32_t k = 0; k < names.size(); ++k) names[k] = into.names.Intern(other.names[k]);
-  std::vector<std::uint16_t> api_names(other.api_names.size());
-  for (std::uint32_t k = 0; k < api_names.size(); ++k) {
-    api_names[k] = static_cast<std::uint16_t>(
-        std::min<std::uint32_t>(into.api_names.Intern(other.api_names[k]), 0xFFFF));
+  std::uint16_t ThreadNumber(std::uint16_t number) const {
+    return static_cast<std::uint16_t>(std::min<std::uint32_t>(number + thread, 0xFFFF));
   }
-  const std::uint32_t file = static_cast<std::uint32_t>(into.sources.size());
-  const std::uint32_t config = Move(into.configs, other.configs);
-  const std::uint32_t copy = Move(into.copies, other.copies);
-  for (Process& process : other.processes) process.file += file;
-  const std::uint32_t process = Move(into.processes, other.processes);
-  for (Thread& thread : other.threads) thread.process += process;
-  const std::uint32_t thread = Move(into.threads, other.threads);
+};
+
+Renumbering MoveTables(Trace& into, Trace& other, Ns shift) {
+  Renumbering moved;
+  moved.shift = shift;
+  moved.devices = MergeDevices(into, other);
+  for (std::uint32_t k = 0; k < other.names.size(); ++k) {
+    moved.names.push_back(into.names.Intern(other.names[k]));
+  }
+  for (std::uint32_t k = 0; k < other.api_names.size(); ++k) {
+    moved.api_names.push_back(static_cast<std::uint16_t>(
+        std::min<std::uint32_t>(into.api_names.Intern(other.api_names[k]), 0xFFFF)));
+  }
+  moved.config = Move(into.configs, other.configs);
+  moved.copy = Move(into.copies, other.copies);
+  for (Process& process : other.processes) {
+    process.file += static_cast<std::uint32_t>(into.sources.size());
+  }
+  moved.process = Move(into.processes, other.processes);
+  for (Thread& thread : other.threads) thread.process += moved.process;
+  moved.thread = Move(into.threads, other.threads);
   for (Stream& stream : other.streams) {
-    stream.device = devices[stream.device];
-    stream.process += process;
+    stream.device = moved.devices[stream.device];
+    stream.process += moved.process;
   }
-  const std::uint32_t stream = Move(into.streams, other.streams);
-  const auto thread_id = [&](std::uint16_t id) {
-    return static_cast<std::uint16_t>(std::min<std::uint32_t>(id + thread, 0xFFFF));
-  };
+  moved.stream = Move(into.streams, other.streams);
+  return moved;
+}
+
+void MoveGpuRows(Trace& into, const Trace& other, const Renumbering& moved) {
   for (GpuRow row : other.gpu) {
-    row.start += shift;
-    row.end += shift;
-    row.name = names[row.name];
+    row.start += moved.shift;
+    row.end += moved.shift;
+    row.name = moved.names[row.name];
     const auto category = static_cast<Category>(row.category);
-    row.detail += category == Category::kCompute || category == Category::kComm ? config : copy;
-    row.stream = (row.stream + stream) & 0xFFFFFFu;
+    const bool kernel = category == Category::kCompute || category == Category::kComm;
+    row.detail += kernel ? moved.config : moved.copy;
+    row.stream = (row.stream + moved.stream) & 0xFFFFFFu;
     into.gpu.push_back(row);
   }
+  for (Collective row : other.collectives) {
+    row.start += moved.shift;
+    row.end += moved.shift;
+    row.name = moved.names[row.name];
+    row.process += moved.process;
+    into.collectives.push_back(row);
+  }
+}
+
+void MoveHostRows(Trace& into, const Trace& other, const Renumbering& moved) {
   for (ApiRow row : other.api) {
-    row.start += shift;
-    row.end += shift;
-    row.name = api_names[row.name];
-    row.thread = thread_id(row.thread);
+    row.start += moved.shift;
+    row.end += moved.shift;
+    row.name = moved.api_names[row.name];
+    row.thread = moved.ThreadNumber(row.thread);
     into.api.push_back(row);
   }
   for (RangeRow row : other.ranges) {
-    row.start += shift;
-    if (row.end != kOpenEnd) row.end += shift;
-    row.name = names[row.name];
-    row.domain = names[row.domain];
-    row.thread = thread_id(row.thread);
+    row.start += moved.shift;
+    if (row.end != kOpenEnd) row.end += moved.shift;
+    row.name = moved.names[row.name];
+    row.domain = moved.names[row.domain];
+    row.thread = moved.ThreadNumber(row.thread);
     into.ranges.push_back(row);
   }
   for (OsRow row : other.os) {
-    row.start += shift;
-    row.end += shift;
-    row.name = names[row.name];
-    row.thread = thread_id(row.thread);
+    row.start += moved.shift;
+    row.end += moved.shift;
+    row.name = moved.names[row.name];
+    row.thread = moved.ThreadNumber(row.thread);
     into.os.push_back(row);
   }
-  for (Collective row : other.collectives) {
-    row.start += shift;
-    row.end += shift;
-    row.name = names[row.name];
-    row.process += process;
-    into.collectives.push_back(row);
-  }
+}
+
+// What the trace says of itself: sources, segments, complaints, counts.
+void MoveFacts(Trace& into, Trace& other, Ns shift) {
   for (Diagnostic& row : other.diagnostics) {
     row.time += shift;
     into.diagnostics.push_back(std::move(row));
@@ -306,6 +328,15 @@ void Append(Trace& into, Trace&& other, Ns shift) {
   for (std::string& category : other.unknown_categories) {
     into.unknown_categories.push_back(std::move(category));
   }
+}
+
+}  // namespace
+
+void Append(Trace& into, Trace&& other, Ns shift) {
+  const Renumbering moved = MoveTables(into, other, shift);
+  MoveGpuRows(into, other, moved);
+  MoveHostRows(into, other, moved);
+  MoveFacts(into, other, shift);
   SortByStart(into.gpu);
 }
 
