@@ -1,6 +1,6 @@
-// The wide chain: one warpgroup with 64 rows of V a CTA, on wgmma, two CTAs on a multiprocessor.
-// What the warpgroup does with a chunk is in sm90_chain_paired.cuh. It walks whole sequences, or
-// pieces of them (sm90_pieces.cuh).
+// The paired chain: 64 rows of V a CTA, on wgmma, two CTAs on a multiprocessor. What the computing
+// warpgroup does with a chunk is in sm90_chain_paired.cuh. It walks whole sequences, or pieces of
+// them (sm90_pieces.cuh).
 #include "cuda/fence.cuh"
 #include "cuda/setmaxnreg.cuh"
 #include "ops/gdn_prefill/sm90_chain_paired.cuh"

@@ -1,4 +1,5 @@
-// What one warpgroup of the wide chain (sm90_chain_wide.cu) does with a chunk, for 64 rows of V.
+// What the computing warpgroup of the paired chain (sm90_chain_paired.cu) does with a chunk, for 64
+// rows of V.
 // With S the state as [V][K], and Y, U, O as [V][token] (transposed):
 //   Y = beta (V - e^G S K^T)          U  = Y T^T
 //   O = scale (e^G S Q^T + U P^T)     S' = e^(G_63) S + (e^(G_63 - G) U) K
