@@ -212,6 +212,21 @@ bool BackendCase::CheckGuards(std::size_t set) {
   return false;
 }
 
+// After a failure: whatever it did to the inputs is not the fault of the next backend. Workers of
+// devices cannot write to them.
+void BackendCase::RestoreInputs() {
+  for (std::size_t set = 0; !on_device() && set < outputs_.size(); ++set) {
+    sets_.CheckUntouched(set);
+  }
+}
+
+// The same for content that was swapped in, which other backends are still to meet.
+void BackendCase::CheckSwapped() {
+  if (on_device()) return;
+  const std::string change = sets_.CheckSwappedUntouched();
+  if (!change.empty() && healthy()) Fail(Status::kIncorrect, "input_modified", change);
+}
+
 ContentSet& BackendCase::GetSet(std::size_t set) {
   const ScopedSeconds timer(judge_s_);
   return sets_.Get(set);
@@ -265,7 +280,7 @@ void BackendCase::Check(WorkerProcess& worker) {
   const ScopedSeconds wall(wall_s_);
   int sets = most_sets_;
   for (int set = 0; set < sets; ++set) {
-    if (!CheckSet(worker, static_cast<std::size_t>(set))) return;
+    if (!CheckSet(worker, static_cast<std::size_t>(set))) return RestoreInputs();
     if (is_slow()) sets = std::min(sets, 2);
     if (OneRunTakesTheBudget()) break;
   }
@@ -275,7 +290,9 @@ void BackendCase::CheckThird(WorkerProcess& worker, const Expected& expected) {
   const ScopedSeconds wall(wall_s_);
   if (is_slow() || OneRunTakesTheBudget()) return;
   double run_ns = 0;
-  if (!RunUnseen(worker, true, run_ns)) return;
+  const bool answered = RunUnseen(worker, true, run_ns);
+  CheckSwapped();
+  if (!answered || !healthy()) return;
   run_ns_ = std::max(run_ns_, run_ns);
   if (const auto damage = outputs_[0].CheckRedZones()) {
     outputs_[0].WriteRedZones();
@@ -383,19 +400,16 @@ void BackendCase::Time(WorkerProcess& worker, int repeat) {
   if (!last) worker.Post({{"op", "close"}}, {}, "close");
   std::vector<Reply> replies;
   if (!Collect(worker, replies)) {
-    // It may have ended in the middle of a version.
-    for (std::size_t set = 0; new_content && set < outputs_.size(); ++set)
-      sets_.CheckUntouched(set);
-    return;
+    return RestoreInputs();  // it may have ended in the middle of a version
   }
   const double wall_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Reply& timed = replies[replies.size() - (last ? 1 : 2)];
   const std::size_t cold_samples =
       timed.series.empty() ? 0 : timed.series.front().samples_ns.size();
-  if (!AcceptTiming(timed, repeat) || !CheckClock(replies, wall_s)) return;
+  if (!AcceptTiming(timed, repeat) || !CheckClock(replies, wall_s)) return RestoreInputs();
   for (std::size_t set = 0; set < outputs_.size(); ++set) {
-    if (!RecheckAfterTiming(set, cold_samples)) return;
+    if (!RecheckAfterTiming(set, cold_samples)) return RestoreInputs();
   }
 }
 
@@ -453,8 +467,10 @@ void BackendCase::MeetUnseen(WorkerProcess& worker, const Expected& expected,
   {
     std::unique_lock turn(device_turn, std::defer_lock);
     if (on_device()) turn.lock();
-    if (!RunUnseen(worker, true, unseen_cold_ns_)) return;
+    if (!RunUnseen(worker, true, unseen_cold_ns_)) return CheckSwapped();
   }
+  CheckSwapped();
+  if (!healthy()) return;
   worker_s_ = worker_before_s;  // this scope is counted as judging already
   const Verdict verdict = Verify(sets_.family(), sets_.problem(), sets_.Get(0).inputs, outputs_[0],
                                  expected, sets_.unseen_key());
@@ -468,6 +484,7 @@ void BackendCase::MeetUnseen(WorkerProcess& worker, const Expected& expected,
     if (on_device()) turn.lock();
     RunUnseen(worker, false, unseen_warm_ns_);
   }
+  CheckSwapped();
   worker_s_ = worker_before_s;
 }
 

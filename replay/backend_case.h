@@ -81,6 +81,8 @@ class BackendCase {
   ContentSet& GetSet(std::size_t set);
   bool CheckSet(WorkerProcess& worker, std::size_t set);
   bool CheckGuards(std::size_t set);
+  void RestoreInputs();
+  void CheckSwapped();
   bool RecheckAfterTiming(std::size_t set, std::size_t cold_samples);
   bool RecheckJudged();
   bool CanMeetNewContent();

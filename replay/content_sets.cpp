@@ -266,6 +266,7 @@ const Expected* ContentSets::SwapIn(std::uint64_t key, int variation,
     Fill(first);
     return nullptr;
   }
+  swapped_ = {key, variation, ChangeMarks(first.inputs)};
   return truth.get();
 }
 
@@ -323,24 +324,30 @@ void ContentSets::SwapOutJudged() {
 
 void ContentSets::RestoreFirstSet() { Fill(Get(0)); }
 
-std::string ContentSets::CheckUntouched(std::size_t index) {
-  ContentSet& set = Get(index);
+std::string ContentSets::CheckInputs(Bundle& inputs, const Origin& origin) {
   std::string change;
-  if (const auto damage = set.inputs.CheckRedZones()) change = *damage;
+  if (const auto damage = inputs.CheckRedZones()) change = *damage;
   if (change.empty()) {
-    const std::vector<std::string> now = ChangeMarks(set.inputs);
+    const std::vector<std::string> now = ChangeMarks(inputs);
     for (std::size_t t = 0; t < now.size() && change.empty(); ++t) {
-      if (now[t] != set.marks[t]) {
-        change = "input '" + set.inputs.tensors()[t].name + "' was modified";
+      if (now[t] != origin.marks[t]) {
+        change = "input '" + inputs.tensors()[t].name + "' was modified";
       }
     }
   }
   if (!change.empty()) {
-    if (sparse()) set.inputs.PunchOut();  // a hole may have been written to
-    Fill(set);
-    set.inputs.WriteRedZones();
+    if (sparse()) inputs.PunchOut();  // a hole may have been written to
+    Fill(origin.key, origin.variation, inputs);
+    inputs.WriteRedZones();
   }
   return change;
 }
+
+std::string ContentSets::CheckUntouched(std::size_t index) {
+  ContentSet& set = Get(index);
+  return CheckInputs(set.inputs, {set.key, set.variation, set.marks});
+}
+
+std::string ContentSets::CheckSwappedUntouched() { return CheckInputs(Get(0).inputs, swapped_); }
 
 }  // namespace assay

@@ -62,6 +62,8 @@ class ContentSets {
   // "" when the inputs of the set still have their hashes and red zones; else what changed, after
   // which the inputs are restored.
   std::string CheckUntouched(std::size_t index);
+  // The same of what SwapInThird or SwapInUnseen put in.
+  std::string CheckSwappedUntouched();
 
   // Puts the content of set 2 into the memory of set 0, and returns its truth; null with holes, or
   // where the operator refuses it. RestoreFirstSet ends it.
@@ -97,6 +99,12 @@ class ContentSets {
   const Problem problem_;
   const std::string content_id_;
   const std::uint64_t first_set_;
+  struct Origin {
+    std::uint64_t key = 0;
+    int variation = 0;
+    std::vector<std::string> marks;
+  } swapped_;  // what SwapIn put in
+  std::string CheckInputs(Bundle& inputs, const Origin& origin);
   bool saves_memory_ = false;
   std::optional<bool> can_be_judged_;
   std::uint64_t third_key_ = 0, unseen_key_ = 0;

@@ -62,7 +62,7 @@ class FakeAccelerator : public Accelerator {
   double Execute(const std::vector<Node>& nodes);
   void Enqueue(Node node);
 
-  AcceleratorInfo info_{"Fake GPU", "GPU-fake", "0000:00:00.0", "1.0 (CUDA 13.0)",
+  AcceleratorInfo info_{"Fake GPU", "GPU-fake", "0000:1B:00.0", "1.0 (CUDA 13.0)",
                         90,         4,          1 << 30,        1 << 20};
   std::map<std::byte*, std::vector<std::byte>> blocks_;
   std::size_t allocated_ = 0;

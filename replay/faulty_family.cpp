@@ -118,6 +118,24 @@ void SkipsVersions(const Problem& problem, const Bundle& inputs, Bundle& outputs
   if (version) std::fill_n(outputs["sum"].as<float>(), N(problem), 0.0f);
 }
 
+// Spoils its inputs and dies; or spoils those of a content that is unlike the first four, which are
+// the checked ones and the version that is judged.
+void SpoilsInputsAndDies(const Problem&, const Bundle& inputs, Bundle&) {
+  const_cast<Bundle&>(inputs)["a"].as<float>()[0] = 7;
+  _exit(9);
+}
+
+void SpoilsNewInputs(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  static std::vector<float> known;
+  float* a = const_cast<Bundle&>(inputs)["a"].as<float>();
+  Sum(problem, inputs, outputs);
+  const bool near = std::any_of(known.begin(), known.end(),
+                                [&](float old) { return std::abs(old - a[0]) < 1e-5f; });
+  if (near) return;
+  if (known.size() < 3) return known.push_back(a[0]);
+  a[1] += 1;
+}
+
 void DiesWhileTimed(const Problem& problem, const Bundle& inputs, Bundle& outputs) {
   static int calls = 0;
   if (++calls > 7) _exit(9);
@@ -190,6 +208,8 @@ std::vector<Backend> Backends() {
       Make("caches_by_pointer", CachesByPointer),
       Make("skips_versions", SkipsVersions),
       Make("dies_while_timed", DiesWhileTimed),
+      Make("spoils_inputs_and_dies", SpoilsInputsAndDies),
+      Make("spoils_new_inputs", SpoilsNewInputs),
       Make("skips_repeats", SkipsRepeats),
       Make("prints",
            [](const Problem& problem, const Bundle& inputs, Bundle& outputs) {

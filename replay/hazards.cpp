@@ -334,6 +334,17 @@ int PatchesTheClock(const AssayCall* call) {
   return Right(call);
 }
 
+// The old state's memory becomes the output, as engines that update in place would have it.
+int AliasesAnInput(const AssayCall* call) {
+  for (std::size_t o = 0; o < call->output_count; ++o) {
+    auto& output = const_cast<AssayNamedTensor&>(call->outputs[o]);
+    const AssayTensor* state = Find(call->inputs, call->input_count, "state");
+    if (std::strcmp(output.name, "new_state") == 0 && state != nullptr)
+      output.tensor.data = state->data;
+  }
+  return Right(call);
+}
+
 const char* Refuses(const AssayCall*) { return "refuses on purpose"; }
 
 Hazard Make(const char* name, const char* summary, int (*run)(const AssayCall*),
@@ -374,6 +385,8 @@ std::vector<Hazard> MakeHazards() {
            "out_of_bounds"),
       Make("modified_input", "updates the state in place as well", ModifiesInput, {kIncorrect},
            "input_modified"),
+      Make("aliasing", "hands an input's memory back as its output", AliasesAnInput, {kIncorrect},
+           "aliasing"),
       Make("works_after_return", "returns while a thread still writes", WorksAfterReturn,
            {kIncorrect}),
       Make("patched_clock", "slows the clock that it is timed by", PatchesTheClock, {kSuspicious},

@@ -1,8 +1,10 @@
 // Device backends on a simulated GPU: right ones are timed, and every fault costs its own case.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -161,6 +163,24 @@ TEST(DeviceCase, AHangIsKilled) {
 TEST(DeviceCase, PinnedCacheLinesAreFlagged) {
   EXPECT_THAT(RunOne("gpu_pins_lines").flags, Contains("pins_l2"));
   EXPECT_THAT(RunOne("gpu_good").flags, Not(Contains("pins_l2")));
+}
+
+// The driver's library is ours: it says 1755 of 1980 MHz, and a power cap.
+TEST(DeviceCase, AThrottledGpuIsFlaggedAndItsClocksAreKept) {
+  EXPECT_THAT(RunOne("gpu_good").flags, Contains("clocks_unknown"));
+  const std::string folder = testing::TempDir() + "assay-nvml-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  std::filesystem::create_symlink(FAKE_NVML, folder + "/libnvidia-ml.so.1");
+  RunOptions options = QuickOptions();
+  options.worker_command = {"/usr/bin/env", "LD_LIBRARY_PATH=" + folder, FAULTY_WORKER};
+  const CaseResult result = RunOne("gpu_good", options);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(result.status, Status::kPassed) << result.reason;
+  EXPECT_THAT(result.flags, Contains("throttled"));
+  EXPECT_THAT(result.flags, Not(Contains("clocks_unknown")));
+  ASSERT_GE(result.clocks.size(), 3u);
+  EXPECT_EQ(result.clocks[0].sm_mhz, 1755);
+  EXPECT_FALSE(result.timing.empty());  // shown all the same
 }
 
 TEST(DeviceCase, NotesOfTheBackendReachTheResultOnce) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "replay/ledger.h"
 #include "replay/ledger_test_data.h"
+#include "replay/measure.h"
 
 namespace assay {
 namespace {
@@ -231,6 +233,29 @@ TEST(ResultJson, RefusesWhatIsNoCase) {
   ExpectRefused(R"({"type":"case","status":"passed"})", "malformed");
   ExpectRefused(R"({"type":"case","backend":{"name":"cpu"},"status":"passed","seconds":"soon"})",
                 "\"soon\" where a number belongs");
+}
+
+// Samples spread evenly over +-`share` of 1 us.
+std::vector<double> Noisy(int n, double share) {
+  std::vector<double> samples;
+  for (int i = 0; i < n; ++i) samples.push_back(1000 * (1 + share * ((i * 37 % 101) / 50.0 - 1)));
+  return samples;
+}
+
+TEST(StopRule, QuietSeriesEndSoonNoisyOnesByCountOrTime) {
+  const auto now = std::chrono::steady_clock::now();
+  const TimingLimits limits{.budget_s = 1000};
+  const auto after = [&](int n, double share) {
+    return StopRule(limits, now).Decide(Noisy(n, share));
+  };
+  EXPECT_EQ(after(29, 0), "");
+  EXPECT_EQ(after(30, 0), "converged");
+  EXPECT_EQ(after(30, 0.2), "");  // its interval is 7 % wide, 0.5 % is asked for
+  EXPECT_EQ(after(1999, 0.004), "converged");
+  EXPECT_EQ(after(2000, 0.5), "count");
+  const TimingLimits brief{.budget_s = 1};
+  EXPECT_EQ(StopRule(brief, now - std::chrono::seconds(2)).Decide(Noisy(5, 0.2)), "time");
+  EXPECT_EQ(StopRule(brief, now).Decide(Noisy(5, 0.2)), "");
 }
 
 }  // namespace

@@ -96,6 +96,15 @@ TEST(Runner, AHangIsKilledAndCostsOneCase) {
   EXPECT_EQ(results.find("good")->second.status, Status::kPassed);
 }
 
+TEST(Runner, SpoiledInputsAreNotTheNeighboursFault) {
+  const auto results = RunAll({Sum(1000)}, {"spoils_inputs_and_dies", "spoils_new_inputs", "good"});
+  EXPECT_EQ(results.find("spoils_inputs_and_dies")->second.status, Status::kFailed);
+  const CaseResult& late = results.find("spoils_new_inputs")->second;
+  EXPECT_EQ(late.sub, "input_modified") << late.reason;
+  const CaseResult& good = results.find("good")->second;
+  EXPECT_EQ(good.status, Status::kPassed) << good.reason;
+}
+
 TEST(Runner, OneFaultDoesNotTouchTheNeighbours) {
   const auto results = RunAll({Sum(100, "u-1"), Sum(200, "u-2")},
                               {"segfault", "modifies_input", "writes_behind", "good", "prints"});
