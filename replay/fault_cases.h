@@ -34,14 +34,15 @@ inline RunOptions QuickOptions(const std::vector<std::string>& worker) {
 // Results in the order they came.
 inline std::vector<CaseResult> RunSuite(const Registry& registry,
                                         const std::vector<Workload>& workloads,
-                                        const RunOptions& options) {
+                                        const RunOptions& options,
+                                        const MachineCeilings& ceilings = {}) {
   Suite suite;
   suite.workloads = workloads;
   std::vector<CaseResult> results;
   RunCallbacks callbacks;
   callbacks.on_result = [&](const CaseResult& result) { results.push_back(result); };
   const std::atomic<bool> stop{false};
-  RunCases(PlanCases(registry, suite, options), options, {}, callbacks, stop);
+  RunCases(PlanCases(registry, suite, options), options, ceilings, callbacks, stop);
   return results;
 }
 

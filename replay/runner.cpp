@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -22,6 +23,7 @@ namespace assay {
 namespace {
 
 constexpr int kContentSets = 3;
+constexpr double kTooFast = 10;  // over the best of the others
 constexpr int kLargeSets =
     2;  // of cases that save memory; a third is met in the memory of the first
 
@@ -143,11 +145,31 @@ class WorkloadRun {
     RunGroup(hosts);
     if (!devices.empty()) cores_are_free();
     RunGroup(devices);
+    if (stop_) return;
+    for (const auto& one : running) one->Finish(ceilings_);
+    FlagTooFast(hosts);
+    FlagTooFast(devices);
     for (const auto& one : running) {
       if (stop_) return;
-      one->Finish(ceilings_);
       Report(one->result());
     }
+  }
+
+  // Ten times as fast as the best of the others is rather wrong than brilliant.
+  static void FlagTooFast(const std::vector<BackendCase*>& group) {
+    std::vector<std::tuple<double, std::string, CaseResult*>> times;  // median, mode
+    for (BackendCase* one : group) {
+      const auto summaries = Summarize(one->result().timing);
+      const TimingSummary* headline = one->healthy() ? Headline(summaries) : nullptr;
+      if (headline != nullptr) {
+        times.emplace_back(headline->median_ns, headline->mode, &one->result());
+      }
+    }
+    if (times.size() < 2) return;
+    std::partial_sort(times.begin(), times.begin() + 2, times.end());
+    const auto& [best, mode, result] = times[0];
+    const auto& [second, second_mode, other] = times[1];
+    if (mode == second_mode && second > kTooFast * best) AddOnce(result->flags, "too_fast");
   }
 
   // Backends of the host, or those of devices: checked, timed interleaved, then shown new content.

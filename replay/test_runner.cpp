@@ -179,6 +179,28 @@ TEST(Runner, LargeCasesMeetThreeContentSetsInTheMemoryOfTwo) {
   EXPECT_THAT(wrong.reason, HasSubstr("content set 2: sum[4500000]"));
 }
 
+TEST(Runner, TimesBelowTheFloorAreFlagged) {
+  RunOptions options = QuickOptions();
+  options.backends = {"slow"};
+  const auto flags = [&](double launch_ns) {
+    MachineCeilings ceilings;
+    ceilings.host.launch_ns = launch_ns;
+    return RunSuite(FaultyRegistry(), {Sum(100)}, options, ceilings).at(0).flags;
+  };
+  // A call takes 0.4 s and a little.
+  EXPECT_THAT(flags(1e9), ::testing::Contains("below_floor"));
+  EXPECT_THAT(flags(0.1e9), ::testing::Not(::testing::Contains("below_floor")));
+}
+
+TEST(Runner, TenTimesFasterThanAllOthersIsFlagged) {
+  const auto flags = [](const std::vector<std::string>& backends) {
+    return RunAll({Sum(100)}, backends).find("good")->second.flags;
+  };
+  EXPECT_THAT(flags({"good", "slow"}), ::testing::Contains("too_fast"));
+  EXPECT_THAT(flags({"good", "slow", "documented"}),
+              ::testing::Not(::testing::Contains("too_fast")));
+}
+
 TEST(Runner, EmptyCasesPassWithAFlag) {
   const CaseResult result = RunOne("good", QuickOptions(), 0);
   EXPECT_EQ(result.status, Status::kPassed) << result.reason;
