@@ -9,7 +9,9 @@ namespace assay::gdn_prefill {
 namespace {
 
 // Up to here the recurrence's time per token costs less than the chunk path's two launches.
-constexpr std::int64_t kRecurrentTokens = 48;
+constexpr std::int64_t kRecurrentTokens = 64;
+// Up to here chunks of 8 tokens on fp32 units are quicker than one or two of 16 on tensor cores.
+constexpr std::int64_t kChunksOf8Tokens = 24;
 constexpr std::int64_t kChunkTokens = 64;
 
 // Up to these the launch of CTAs decides: more of them only while each finds a place of its own.
@@ -74,7 +76,10 @@ Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences) {
     batch.chunks += (tokens + kChunkTokens - 1) / kChunkTokens;
   }
   batch.longest = (batch.tokens + kChunkTokens - 1) / kChunkTokens;
-  return batch.tokens <= kRecurrentTokens ? Plan{true} : ChooseChain(batch);
+  if (batch.tokens > kRecurrentTokens) return ChooseChain(batch);
+  Plan plan{true};
+  plan.recurrent16 = batch.tokens > kChunksOf8Tokens;
+  return plan;
 }
 
 }  // namespace assay::gdn_prefill

@@ -99,7 +99,11 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
   }
   if (args.sequences == 0) return [](Stream) {};
 
-  if (plan.recurrent) return [=](Stream stream) { RunRecurrent(args, {}, stream); };
+  if (plan.recurrent) {
+    return [=, run = plan.recurrent16 ? RunRecurrent16 : RunRecurrent](Stream stream) {
+      run(args, {}, stream);
+    };
+  }
 
   CheckAlignment(args);
   const std::int64_t slots = FirstSlot(args.tokens, args.sequences);

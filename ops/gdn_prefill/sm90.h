@@ -20,6 +20,8 @@ struct Plan {
   bool paired = false;
   // With paired: sequences are cut into pieces of so many chunks, four launches; 0 = they are not.
   int piece_chunks = 0;
+  // The recurrence in chunks of 16 tokens on tensor cores.
+  bool recurrent16 = false;
 };
 inline constexpr int kChainRows[] = {16, 32, 64};
 

@@ -39,4 +39,8 @@ struct RecurrentOptions {
 // caller's to check.
 void RunRecurrent(const Args& args, const RecurrentOptions& options, Stream stream);
 
+// The same contract by tensor cores in chunks of 16 tokens (sm90_recurrent16.cu): quicker from two
+// chunks on. `rows_per_cta` is not looked at.
+void RunRecurrent16(const Args& args, const RecurrentOptions& options, Stream stream);
+
 }  // namespace assay::gdn_prefill

@@ -44,6 +44,13 @@ void ExpectStrict(TestCase& test, const std::string& what) {
     EXPECT_EQ(verdict.correctness.outputs[0].grade, "strict") << what;
     EXPECT_EQ(verdict.correctness.outputs[1].grade, "fp32") << what;
   }
+  OnDevice device(test);
+  RunRecurrent16(BindOnDevice(test.problem, device.inputs(), device.outputs()), {}, nullptr);
+  device.Download();
+  const Verdict verdict = Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1);
+  ASSERT_TRUE(verdict.passed()) << what << ", chunks of 16: " << verdict.reason;
+  EXPECT_EQ(verdict.correctness.outputs[0].grade, "strict") << what << ", chunks of 16";
+  EXPECT_EQ(verdict.correctness.outputs[1].grade, "fp32") << what << ", chunks of 16";
 }
 
 using GdnRecurrentSm90 = DeviceTest;

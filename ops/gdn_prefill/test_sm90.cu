@@ -286,8 +286,11 @@ Plan PlanOf(std::int64_t tokens, std::int64_t sequences) {
 
 // Where measurements are far apart.
 TEST(GdnPrefillSm90Plan, FollowsTheMeasurements) {
-  EXPECT_TRUE(PlanOf(48, 1).recurrent);
-  EXPECT_FALSE(PlanOf(49, 1).recurrent);
+  EXPECT_TRUE(PlanOf(24, 1).recurrent);
+  EXPECT_FALSE(PlanOf(24, 1).recurrent16);
+  EXPECT_TRUE(PlanOf(64, 1).recurrent);
+  EXPECT_TRUE(PlanOf(64, 1).recurrent16);
+  EXPECT_FALSE(PlanOf(65, 1).recurrent);
   EXPECT_EQ(PlanOf(134, 1).chain_rows, 16);
   EXPECT_EQ(PlanOf(300, 3).chain_rows, 32);
   EXPECT_EQ(PlanOf(2107, 1).chain_rows, 16);
