@@ -166,6 +166,23 @@ TEST(Launchers, MpirunSplitsASuite) {
   ExpectAllOnce(Stored(folder.path() + "/all.jsonl"), 7);
 }
 
+TEST(Launchers, SlurmsVariablesSplitASuite) {
+  const TemporaryFolder folder;
+  const std::string suite = folder.Write("suite.jsonl", ManyDecodes(7, "u-"));
+  setenv("SLURM_NTASKS", "2", 1);
+  for (const char* rank : {"0", "1"}) {
+    setenv("SLURM_PROCID", rank, 1);
+    const CliResult run = RunCli({"run", "--suite", suite, "--backend", "cpu", "--no-timing",
+                                  "--threads", "1", "--shard", "auto", "--ledger", "all.jsonl"},
+                                 folder.path());
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(Stored(folder.path() + "/all.jsonl").size(), rank[0] == '0' ? 4u : 7u);
+  }
+  unsetenv("SLURM_NTASKS");
+  unsetenv("SLURM_PROCID");
+  ExpectAllOnce(Stored(folder.path() + "/all.jsonl"), 7);
+}
+
 TEST(Jobs, VerifySideBySideAndRefuseToTime) {
   const TemporaryFolder folder;
   const std::string suite = folder.Write("suite.jsonl", ManyDecodes(20, "u-"));
