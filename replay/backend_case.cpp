@@ -29,7 +29,7 @@ constexpr double kFullClock = 0.97;           // a slower SM clock is flagged
 constexpr double kClockFactor = 1.3, kClockSlackS = 0.15;
 // The fastest of a few calls on new content against the median of known content: a kernel that
 // computes every time is near 1 however noisy the machine.
-constexpr int kUnseenCalls = 6;
+constexpr int kUnseenCalls = 12;
 constexpr double kMemoFactor = 2, kMemoSlackNs = 20e3;
 constexpr int kSpanSamples = 21;
 
