@@ -4,12 +4,16 @@
 //   gdn_sm90_bench check            all kernels, small and captured shapes, against fp64
 //   gdn_sm90_bench small            the same at a few small shapes, for sanitizers
 //   gdn_sm90_bench decode [ROUNDS]  times of every decode kernel at the captured batches
+//   gdn_sm90_bench copies [ROUNDS]  the bytes of the states moved in many ways (state_moves.cuh)
+//                                   and the decode kernels beside them, also in place
 //   gdn_sm90_bench kda [ROUNDS]     the same of kda_decode
-//   gdn_sm90_bench prefill [ROUNDS] times of the recurrent kernel with 8, 16, 32 rows a CTA
+//   gdn_sm90_bench prefill [ROUNDS] times of the recurrent kernels, rows a CTA or chunks of 16
+//   gdn_sm90_bench once TOKENS      one call in chunks of 16, for a profiler
 // Times in us. cold: a graph of 10 x (flush, call) minus a graph of 10 flushes, over 10; `write`
 // flushes by writing 256 MB (dirty lines leave while the call runs), `read` by reading it. warm: a
-// graph of 30 calls minus one of 10, over 20. Median over rounds. copy: the same bytes moved by a
-// plain kernel.
+// graph of 30 calls minus one of 10, over 20. A round times every contender of a shape once; median
+// over rounds (a quarter of the rounds is below the figure in brackets). copy: the same bytes moved
+// by a plain kernel.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -22,6 +26,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "bench/state_moves.cuh"
 #include "cuda/ceilings_timing.cuh"
 #include "cuda/warp_rows.cuh"
 #include "ops/gdn_decode/sm90.h"
@@ -178,6 +183,7 @@ bool CheckKda(const std::vector<std::int64_t>& batches) {
       Case c = KdaCase(family, 64, batch, gate, batch == 2 ? "extreme_gates" : "default");
       const auto truth = Truth(family, c);
       c.Poison();
+      c.Poison();
       kda_decode::PrepareCuda(kda_decode::Bind(c.problem, c.inputs, c.outputs))(nullptr);
       good = Compare("kda" + gate + " B " + std::to_string(batch), c, truth) && good;
     }
@@ -193,11 +199,12 @@ bool CheckPrefill(const std::vector<std::array<std::int64_t, 2>>& shapes,
     for (const std::string& variant : variants) {
       Case c = PrefillCase(family, tokens, sequences, variant);
       const auto truth = Truth(family, c);
-      for (const int rows : {8, 16, 32}) {
+      for (const int rows : {8, 16, 32, 0}) {  // 0: chunks of 16 tokens
         c.Poison();
         gdn_prefill::RecurrentOptions options;
         options.rows_per_cta = rows;
-        RunRecurrent(gdn_prefill::BindOnDevice(c.problem, c.inputs, c.outputs), options, nullptr);
+        (rows == 0 ? gdn_prefill::RunRecurrent16 : gdn_prefill::RunRecurrent)(
+            gdn_prefill::BindOnDevice(c.problem, c.inputs, c.outputs), options, nullptr);
         good = Compare("prefill T " + std::to_string(tokens) + " N " + std::to_string(sequences) +
                            " " + variant + " rows " + std::to_string(rows),
                        c, truth) &&
@@ -250,16 +257,30 @@ class Timer {
   }
   ~Timer() { cudaFree(flush_); }
 
-  double Cold(const Call& call, bool read) {
-    const Graph with(watch_, 10, [&](cudaStream_t s) {
-      Flush(read, s);
-      call(s);
-    });
-    return Median([&] { return (Run(with) - Run(*base_[read])) / 10; });
-  }
-  double Warm(const Call& call) {
-    const Graph few(watch_, 10, call), many(watch_, 30, call);
-    return Median([&] { return (Run(many) - Run(few)) / 20; });
+  // Of every call, sorted samples: cold after a written flush, after a read one, warm.
+  using Samples = std::array<std::vector<double>, 3>;
+  std::vector<Samples> Times(const std::vector<Call>& calls) {
+    std::vector<Samples> samples(calls.size());
+    for (std::size_t kind = 0; kind < 3; ++kind) {
+      std::vector<std::unique_ptr<Graph>> few, many;
+      for (const Call& call : calls) {
+        const auto flushed = [&](cudaStream_t s) {
+          if (kind < 2) Flush(kind == 1, s);
+          call(s);
+        };
+        many.push_back(std::make_unique<Graph>(watch_, kind < 2 ? 10 : 30, flushed));
+        if (kind == 2) few.push_back(std::make_unique<Graph>(watch_, 10, call));
+      }
+      for (int round = -1; round < rounds_; ++round) {
+        for (std::size_t c = 0; c < calls.size(); ++c) {
+          const double rest = Run(kind < 2 ? *base_[kind] : *few[c]);
+          const double us = (Run(*many[c]) - rest) / (kind < 2 ? 10 : 20);
+          if (round >= 0) samples[c][kind].push_back(us);
+        }
+      }
+      for (Samples& of_call : samples) std::sort(of_call[kind].begin(), of_call[kind].end());
+    }
+    return samples;
   }
 
  private:
@@ -273,16 +294,6 @@ class Timer {
   double Run(const Graph& graph) {
     return watch_.Time([&](cudaStream_t s) { graph.Launch(s); }) / 1e3;
   }
-  double Median(const std::function<double()>& sample) {
-    std::vector<double> samples;
-    for (int i = 0; i < rounds_ + 2; ++i) {
-      const double x = sample();
-      if (i >= 2) samples.push_back(x);
-    }
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
-  }
-
   int rounds_;
   Stopwatch watch_;
   float4* flush_ = nullptr;
@@ -295,12 +306,19 @@ struct Contender {
 };
 
 void PrintTimes(Timer& timer, const std::string& shape, const std::vector<Contender>& contenders) {
-  for (const Contender& contender : contenders) {
-    const double write = timer.Cold(contender.call, false), read = timer.Cold(contender.call, true);
-    std::printf("%-16s %-24s write %8.2f read %8.2f warm %8.2f\n", shape.c_str(),
-                contender.name.c_str(), write, read, timer.Warm(contender.call));
-    std::fflush(stdout);
+  std::vector<Call> calls;
+  for (const Contender& contender : contenders) calls.push_back(contender.call);
+  const auto samples = timer.Times(calls);
+  for (std::size_t c = 0; c < calls.size(); ++c) {
+    std::printf("%-16s %-32s", shape.c_str(), contenders[c].name.c_str());
+    for (std::size_t kind = 0; kind < 3; ++kind) {
+      const std::vector<double>& us = samples[c][kind];
+      constexpr std::array kNames = {"write", "read", "warm"};
+      std::printf(" %s %7.2f (%7.2f)", kNames[kind], us[us.size() / 2], us[us.size() / 4]);
+    }
+    std::printf("\n");
   }
+  std::fflush(stdout);
 }
 
 void TimeDecode(int rounds) {
@@ -320,6 +338,57 @@ void TimeDecode(int rounds) {
             {std::string(kernel) + (overlap ? " pdl" : ""), PrepareCuda(args, {kernel, overlap})});
       }
     }
+    PrintTimes(timer, "B " + std::to_string(batch), contenders);
+  }
+}
+
+// The ceiling of this machine and moment: a copy far larger than any cache, both directions
+// counted.
+double CopyBandwidth() {
+  const std::size_t bytes = 2ull << 30;
+  const DeviceMemory<std::byte> from(bytes), to(bytes);
+  CheckCuda(cudaMemset(from.data(), 1, bytes), "cudaMemset");
+  const Stopwatch watch;
+  std::vector<double> samples;
+  for (int i = 0; i < 12; ++i) {
+    const double ns = watch.Time([&](cudaStream_t s) {
+      CheckCuda(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice, s),
+                "copy");
+    });
+    samples.push_back(2.0 * static_cast<double>(bytes) / ns);  // GB/s
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+void TimeCopies(int rounds) {
+  const Family family = gdn_decode::MakeFamily();
+  const double bandwidth = CopyBandwidth();
+  std::printf("copy of 2 GiB by cudaMemcpy, bytes read plus written: %.0f GB/s\n", bandwidth);
+  Timer timer(rounds);
+  for (const std::int64_t batch : {16, 32, 48, 64}) {
+    Case c = DecodeCase(family, batch);
+    const auto args = gdn_decode::BindOnDevice(c.problem, c.inputs, c.outputs);
+    const auto elements = static_cast<std::size_t>(batch * 8 * 128 * 128);
+    const DeviceMemory<float> in_place(elements);
+    const DeviceMemory<unsigned long long> arrived(1);
+    CheckCuda(cudaMemcpy(in_place.data(), args.state, elements * 4, cudaMemcpyDeviceToDevice),
+              "cudaMemcpy");
+    CheckCuda(cudaMemset(arrived.data(), 0, 8), "cudaMemset");
+    std::vector<Contender> contenders;
+    for (const auto& form : state_moves::AllForms(
+             {args.state, args.new_state, in_place.data(), arrived.data(), elements * 4})) {
+      contenders.push_back({form.name, form.call});
+    }
+    auto own_place = args;
+    own_place.state = own_place.new_state = in_place.data();
+    for (const std::string_view kernel : gdn_decode::Sm90Kernels()) {
+      contenders.push_back({"OWN " + std::string(kernel), PrepareCuda(args, {kernel})});
+      contenders.push_back(
+          {"OWN " + std::string(kernel) + " in place", PrepareCuda(own_place, {kernel})});
+    }
+    std::printf("B %lld: %.2f us at that bandwidth\n", static_cast<long long>(batch),
+                (static_cast<double>(batch) * 1054752 + 64) / bandwidth / 1e3);
     PrintTimes(timer, "B " + std::to_string(batch), contenders);
   }
 }
@@ -370,19 +439,28 @@ void TimePrefill(int rounds) {
     Case c = PrefillCase(family, tokens, sequences);
     const auto args = gdn_prefill::BindOnDevice(c.problem, c.inputs, c.outputs);
     std::vector<Contender> contenders;
-    for (const int rows : {8, 16, 32}) {
+    for (const int rows : {8, 16, 32, 0}) {
       for (const bool overlap : {false, true}) {
         if (overlap && tokens > 134) continue;
         gdn_prefill::RecurrentOptions options;
         options.rows_per_cta = rows;
         options.overlap_launch = overlap;
-        contenders.push_back({"rows " + std::to_string(rows) + (overlap ? " pdl" : ""),
-                              [args, options](Stream s) { RunRecurrent(args, options, s); }});
+        const auto run = rows == 0 ? gdn_prefill::RunRecurrent16 : gdn_prefill::RunRecurrent;
+        contenders.push_back({(rows == 0 ? "chunks of 16" : "rows " + std::to_string(rows)) +
+                                  (overlap ? " pdl" : ""),
+                              [args, options, run](Stream s) { run(args, options, s); }});
       }
     }
     PrintTimes(timer, "T " + std::to_string(tokens) + " N " + std::to_string(sequences),
                contenders);
   }
+}
+
+void RunOnce(int tokens) {
+  const Family family = gdn_prefill::MakeFamily();
+  Case c = PrefillCase(family, tokens, 1);
+  RunRecurrent16(gdn_prefill::BindOnDevice(c.problem, c.inputs, c.outputs), {}, nullptr);
+  c.Download();
 }
 
 int Main(int argc, char** argv) {
@@ -401,6 +479,8 @@ int Main(int argc, char** argv) {
                : 1;
   }
   if (mode == "decode") return TimeDecode(rounds), 0;
+  if (mode == "copies") return TimeCopies(rounds), 0;
+  if (mode == "once") return RunOnce(argc > 2 ? std::atoi(argv[2]) : 2107), 0;
   if (mode == "kda") return TimeKda(rounds), 0;
   if (mode == "prefill") return TimePrefill(rounds), 0;
   std::printf("unknown mode %s\n", argv[1]);
