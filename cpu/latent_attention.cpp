@@ -66,14 +66,6 @@ void AttendNothing(const LatentQuery& query) {
   if (query.lse != nullptr) std::fill_n(query.lse, query.heads, kInfinity);
 }
 
-bool SupportsBf16Pairs() {
-#if defined(__x86_64__)
-  return Supports(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
 }  // namespace
 
 void Attend(const LatentLeaf& leaf, const LatentQuery& query) {
@@ -105,7 +97,7 @@ void Attend(const LatentLeaf& leaf, const LatentQuery& query) {
 std::vector<const LatentLeaf*> RunnableLatentLeaves() {
   std::vector<const LatentLeaf*> leaves;
 #ifdef ASSAY_X86_LEAVES
-  if (SupportsBf16Pairs()) leaves.push_back(&Avx512Bf16LatentLeaf());
+  if (HasAvx512Bf16()) leaves.push_back(&Avx512Bf16LatentLeaf());
   if (Supports(Isa::kAvx512)) leaves.push_back(&Avx512LatentLeaf());
   if (Supports(Isa::kAvx2)) leaves.push_back(&Avx2LatentLeaf());
 #endif

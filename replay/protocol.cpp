@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
+#include "replay/clock_json.h"
 
 namespace assay {
 namespace {
@@ -47,12 +48,7 @@ nlohmann::json ClocksToJson(const std::vector<ClockReading>& clocks) {
       json.push_back({{"why_unknown", reading.why_unknown}});
       continue;
     }
-    json.push_back({{"sm_mhz", reading.sm_mhz},
-                    {"max_sm_mhz", reading.max_sm_mhz},
-                    {"memory_mhz", reading.memory_mhz},
-                    {"power_w", reading.power_w},
-                    {"temperature_c", reading.temperature_c},
-                    {"throttle_reasons", reading.throttle_reasons}});
+    ClocksToFields(reading, json.emplace_back(nlohmann::json::object()));
   }
   return json;
 }
@@ -63,12 +59,7 @@ std::vector<ClockReading> ClocksFromJson(const nlohmann::json& json) {
     ClockReading& reading = clocks.emplace_back();
     reading.why_unknown = entry.value("why_unknown", "");
     reading.known = reading.why_unknown.empty();
-    reading.sm_mhz = entry.value("sm_mhz", 0.0);
-    reading.max_sm_mhz = entry.value("max_sm_mhz", 0.0);
-    reading.memory_mhz = entry.value("memory_mhz", 0.0);
-    reading.power_w = entry.value("power_w", 0.0);
-    reading.temperature_c = entry.value("temperature_c", 0.0);
-    reading.throttle_reasons = IntegerOr(entry, "throttle_reasons", std::uint64_t{0});
+    ClocksFromFields(entry, reading);
   }
   return clocks;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "io/json.h"
+#include "replay/clock_json.h"
 #include "replay/ledger.h"
 #include "replay/ledger_store.h"
 
@@ -223,24 +224,15 @@ TimingSeries SeriesFromJson(const Json& json) {
 }
 
 Json ClockJson(const ClockSample& sample) {
-  return {{"repeat", sample.repeat},
-          {"sm_mhz", sample.sm_mhz},
-          {"max_sm_mhz", sample.max_sm_mhz},
-          {"memory_mhz", sample.memory_mhz},
-          {"power_w", sample.power_w},
-          {"temperature_c", sample.temperature_c},
-          {"throttle_reasons", sample.throttle_reasons}};
+  Json json = {{"repeat", sample.repeat}};
+  ClocksToFields(sample, json);
+  return json;
 }
 
 ClockSample ClockFromJson(const Json& json) {
   ClockSample sample;
   Read(json, "repeat", sample.repeat);
-  Read(json, "sm_mhz", sample.sm_mhz);
-  Read(json, "max_sm_mhz", sample.max_sm_mhz);
-  Read(json, "memory_mhz", sample.memory_mhz);
-  Read(json, "power_w", sample.power_w);
-  Read(json, "temperature_c", sample.temperature_c);
-  Read(json, "throttle_reasons", sample.throttle_reasons);
+  ClocksFromFields(json, sample);
   return sample;
 }
 

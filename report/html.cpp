@@ -17,32 +17,6 @@
 namespace assay {
 namespace {
 
-std::string HtmlEscape(std::string_view text) {
-  std::string out;
-  for (const char c : Printable(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 std::optional<std::string> ReadScript(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;

@@ -137,6 +137,32 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
+std::string HtmlEscape(std::string_view text) {
+  std::string out;
+  for (const char c : Printable(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
 int DisplayWidth(std::string_view printable) {
   int width = 0;
   for (std::size_t at = 0; at < printable.size();) {

@@ -13,6 +13,8 @@ namespace assay {
 // Valid UTF-8 without surprises: control characters and invisible direction marks become visible
 // escapes (`\n`, `\x1b`, `\u202e`), bytes that are not UTF-8 become U+FFFD.
 std::string Printable(std::string_view text);
+// The same for HTML, between tags and in quoted attributes.
+std::string HtmlEscape(std::string_view text);
 
 // Terminal cells of printable UTF-8: combining marks take 0, East Asian wide characters and emoji
 // 2.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "report/text.h"
 #include "serving/facts.h"
 #include "serving/pages.h"
 #include "serving/svg.h"

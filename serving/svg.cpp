@@ -74,29 +74,6 @@ Scale ScaleOf(const std::vector<double>& values, bool log) {
   return {low - margin, high + margin, false};
 }
 
-std::string HtmlEscape(const std::string& raw) {
-  std::string out;
-  for (const char c : Printable(raw)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 Svg::Svg(std::string title, std::string x_label, std::string y_label, Scale x, Scale y, int width,
          int height)
     : title_(std::move(title)),

@@ -16,8 +16,6 @@ struct Scale {
 // Smallest scale that holds every finite value, with a margin; falls back to [0, 1].
 Scale ScaleOf(const std::vector<double>& values, bool log);
 
-std::string HtmlEscape(const std::string& text);
-
 class Svg {
  public:
   Svg(std::string title, std::string x_label, std::string y_label, Scale x, Scale y,

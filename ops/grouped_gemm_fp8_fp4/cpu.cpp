@@ -257,14 +257,6 @@ void RunTilesBaseline(const TileTask& task, TileScratch& scratch) {
   RunTiles<Baseline>(task, scratch);
 }
 
-bool HasBf16Dots() {
-#if defined(__x86_64__)
-  return cpu::Supports(cpu::Isa::kAvx512) && __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
-
 void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots) {
   const std::string refusal = Refusal(args);
   if (!refusal.empty()) BadInput("grouped_gemm_fp8_fp4: " + refusal);
@@ -278,7 +270,9 @@ void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots) {
   });
 }
 
-void RunCpu(const Args& args, int threads) { RunCpu(args, threads, cpu::BestIsa(), HasBf16Dots()); }
+void RunCpu(const Args& args, int threads) {
+  RunCpu(args, threads, cpu::BestIsa(), cpu::HasAvx512Bf16());
+}
 
 std::vector<Backend> Backends() {
   Backend backend;

@@ -67,7 +67,6 @@ std::string RoutingRefusal(const Args& args);
 void RunCpu(const Args& args, int threads);
 // With a chosen instruction set, for tests. `bf16_dots`: AVX512-BF16 besides kAvx512.
 void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots);
-bool HasBf16Dots();
 
 // Whether m_indices of this problem may hold -1: its attribute padding_rows is "zero", or its
 // variant makes such rows.

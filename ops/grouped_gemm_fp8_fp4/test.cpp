@@ -42,7 +42,7 @@ std::vector<Kernel> Kernels() {
   std::vector<Kernel> kernels;
   for (const Kernel& kernel : {Kernel{cpu::Isa::kBaseline, false}, Kernel{cpu::Isa::kAvx2, false},
                                Kernel{cpu::Isa::kAvx512, false}, Kernel{cpu::Isa::kAvx512, true}}) {
-    if (cpu::Supports(kernel.isa) && (!kernel.bf16_dots || HasBf16Dots()))
+    if (cpu::Supports(kernel.isa) && (!kernel.bf16_dots || cpu::HasAvx512Bf16()))
       kernels.push_back(kernel);
   }
   return kernels;

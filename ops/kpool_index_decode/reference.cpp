@@ -114,31 +114,10 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
 std::vector<Finding> RowChecks(const Problem& problem, const Bundle& inputs, const Bundle& outputs,
                                const RowLists& rows, const std::vector<ExpectedRows>& expected) {
   const Args args = BindInputs(problem, inputs);
-  Finding form{"ids_well_formed", true, 0, 0, ""}, chosen{"selection", true, 0, 0, ""};
-  Finding band{"near_tie_rows", true, 0, static_cast<double>(rows[0].size()),
-               "rows whose selection differs from the fp64 one inside the near-tie band"};
-  const auto fail = [](Finding& finding, std::int64_t row, const std::string& problem_text) {
-    if (finding.passed) finding.detail = "pool_ids[" + std::to_string(row) + "]: " + problem_text;
-    finding.passed = false;
-    ++finding.measured;
-  };
-  for (std::size_t r = 0; r < rows[0].size(); ++r) {
-    const std::int64_t row = rows[0][r], n = VisiblePools(args, row);
-    const std::int32_t* ids = outputs["pool_ids"].as<std::int32_t>() + row * kTopK;
-    if (std::equal(ids, ids + kTopK, expected[0].value.data() + r * kTopK)) continue;
-    std::string problem_text = selection::FormProblem(ids, kTopK, n, "pool");
-    if (!problem_text.empty()) {
-      fail(form, row, problem_text);
-      continue;
-    }
-    problem_text = SelectionProblem(args, row, Ids(ids, ids + std::min(n, kTopK)));
-    if (problem_text.empty()) {
-      ++band.measured;
-    } else {
-      fail(chosen, row, problem_text);
-    }
-  }
-  return {form, chosen, band};
+  const selection::RowRule rule = {
+      "pool_ids", "pool", kTopK, [&](std::int64_t row) { return VisiblePools(args, row); },
+      [&](std::int64_t row, const Ids& ids) { return SelectionProblem(args, row, ids); }};
+  return selection::RowChecks(rule, outputs, rows[0], expected[0]);
 }
 
 }  // namespace assay::kpool_index_decode

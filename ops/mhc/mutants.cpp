@@ -135,13 +135,10 @@ void RunMutant(Mistake mistake, const Args& args) {
 }
 
 Mutant Make(const char* name, const char* what, Mistake mistake) {
-  Mutant mutant;
-  mutant.name = name;
-  mutant.mistake = what;
-  mutant.run = [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  const auto run = [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
     RunMutant(mistake, Bind(problem, inputs, outputs));
   };
-  return mutant;
+  return {name, what, run};
 }
 
 }  // namespace

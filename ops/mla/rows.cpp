@@ -140,6 +140,24 @@ void ForEachToken(const std::vector<std::int64_t>& rows,
   });
 }
 
+ExpectedRows ReferenceRows(const std::vector<std::int64_t>& rows, SumOrder order,
+                           const std::function<TokenHeads(std::int64_t token)>& token_of) {
+  ExpectedRows expected;
+  expected.value.resize(rows.size() * kWidth);
+  expected.scale.resize(expected.value.size());
+  ForEachToken(rows, [&](std::int64_t number, const std::vector<std::int64_t>& heads,
+                         const std::vector<std::size_t>& positions) {
+    TokenHeads token = token_of(number);
+    token.heads = heads;
+    for (const std::size_t position : positions) {
+      token.value.push_back(&expected.value[position * kWidth]);
+      token.weight.push_back(&expected.scale[position * kWidth]);
+    }
+    AttendToken(token, order);
+  });
+  return expected;
+}
+
 std::vector<std::int64_t> RowsOfTokens(const std::vector<std::int64_t>& tokens) {
   std::vector<std::int64_t> rows;
   for (std::int64_t token : tokens) {

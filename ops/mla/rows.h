@@ -31,6 +31,11 @@ void ForEachToken(const std::vector<std::int64_t>& rows,
                   const std::function<void(std::int64_t token, const std::vector<std::int64_t>&,
                                            const std::vector<std::size_t>&)>& body);
 
+// The truth of these rows of an output [tokens, 64, 512]: `token_of` gives each token's query,
+// keys, scale and sink; heads and places are filled in.
+ExpectedRows ReferenceRows(const std::vector<std::int64_t>& rows, SumOrder order,
+                           const std::function<TokenHeads(std::int64_t token)>& token_of);
+
 // All heads of the given sorted tokens.
 std::vector<std::int64_t> RowsOfTokens(const std::vector<std::int64_t>& tokens);
 

@@ -158,14 +158,6 @@ std::string Refusal(const Args& args) {
   return args.m == 0 ? "" : PointersRefusal(args);
 }
 
-bool HasBf16Dots() {
-#if defined(__x86_64__)
-  return cpu::Supports(cpu::Isa::kAvx512) && __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
-
 void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots) {
   const std::string refusal = Refusal(args);
   if (!refusal.empty()) BadInput("moe_router_gemm_topk: " + refusal);
@@ -182,7 +174,9 @@ void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots) {
   });
 }
 
-void RunCpu(const Args& args, int threads) { RunCpu(args, threads, cpu::BestIsa(), HasBf16Dots()); }
+void RunCpu(const Args& args, int threads) {
+  RunCpu(args, threads, cpu::BestIsa(), cpu::HasAvx512Bf16());
+}
 
 void FromEngineConvention(std::int64_t m, std::int64_t chosen, float scaling, std::int32_t* ids,
                           float* weights) {

@@ -46,7 +46,6 @@ std::string Refusal(const Args& args);
 void RunCpu(const Args& args, int threads);
 // With a chosen instruction set, for tests. `bf16_dots`: AVX512-BF16 besides kAvx512.
 void RunCpu(const Args& args, int threads, cpu::Isa isa, bool bf16_dots);
-bool HasBf16Dots();
 
 // The other convention of outputs: ids in order of decreasing score plus bias, weights that sum
 // to 1. Rewrites rows [m, chosen] in place to ours: ascending ids, weights times `scaling`.

@@ -37,23 +37,13 @@ std::vector<double> Keys(const Args& args, std::int64_t row) {
 std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs,
                                     const RowLists& rows, SumOrder order) {
   const Args args = BindInputs(problem, inputs);
-  ExpectedRows expected;
-  expected.value.resize(rows[0].size() * static_cast<std::size_t>(kDim));
-  expected.scale.resize(expected.value.size());
-  mla::ForEachToken(rows[0], [&](std::int64_t row, const std::vector<std::int64_t>& heads,
-                                 const std::vector<std::size_t>& positions) {
+  return {mla::ReferenceRows(rows[0], order, [&](std::int64_t row) {
     mla::TokenHeads token;
     token.q = args.q + row * kHeads * kDim;
-    token.heads = heads;
     token.keys = Keys(args, row);
     token.scale = 1.0 / 16;
-    for (const std::size_t position : positions) {
-      token.value.push_back(&expected.value[position * static_cast<std::size_t>(kDim)]);
-      token.weight.push_back(&expected.scale[position * static_cast<std::size_t>(kDim)]);
-    }
-    mla::AttendToken(token, order);
-  });
-  return {std::move(expected)};
+    return token;
+  })};
 }
 
 }  // namespace assay::nope_mla_decode

@@ -112,32 +112,11 @@ std::vector<Finding> RowChecks(const Problem& problem, const Bundle& inputs, con
                                const RowLists& rows, const std::vector<ExpectedRows>& expected) {
   const Args args = BindInputs(problem, inputs);
   const std::vector<std::int64_t> counts = GroupCounts(args);
-  Finding form{"ids_well_formed", true, 0, 0, ""}, chosen{"selection", true, 0, 0, ""};
-  Finding band{"near_tie_rows", true, 0, static_cast<double>(rows[0].size()),
-               "rows whose selection differs from the fp64 one inside the near-tie band"};
-  const auto fail = [](Finding& finding, std::int64_t b, const std::string& problem_text) {
-    if (finding.passed) finding.detail = "block_ids[" + std::to_string(b) + "]: " + problem_text;
-    finding.passed = false;
-    ++finding.measured;
-  };
-  for (std::size_t r = 0; r < rows[0].size(); ++r) {
-    const std::int64_t b = rows[0][r], n = counts[static_cast<std::size_t>(b)];
-    const std::int32_t* ids = outputs["block_ids"].as<std::int32_t>() + b * kTopK;
-    const double* wanted = expected[0].value.data() + r * static_cast<std::size_t>(kTopK);
-    if (std::equal(ids, ids + kTopK, wanted)) continue;
-    std::string problem_text = selection::FormProblem(ids, kTopK, n, "group");
-    if (!problem_text.empty()) {
-      fail(form, b, problem_text);
-      continue;
-    }
-    problem_text = SelectionProblem(args, b, n, Ids(ids, ids + std::min(n, kTopK)));
-    if (problem_text.empty()) {
-      ++band.measured;
-    } else {
-      fail(chosen, b, problem_text);
-    }
-  }
-  return {form, chosen, band};
+  const auto count_of = [&](std::int64_t b) { return counts[static_cast<std::size_t>(b)]; };
+  const selection::RowRule rule = {
+      "block_ids", "group", kTopK, count_of,
+      [&](std::int64_t b, const Ids& ids) { return SelectionProblem(args, b, count_of(b), ids); }};
+  return selection::RowChecks(rule, outputs, rows[0], expected[0]);
 }
 
 }  // namespace assay::qsa_index_topk_decode

@@ -158,7 +158,7 @@ std::vector<const Leaf*> RunnableLeaves() {
   std::vector<const Leaf*> leaves;
 #if defined(__x86_64__)
   if (cpu::Supports(cpu::Isa::kAvx512)) {
-    if (__builtin_cpu_supports("avx512bf16")) leaves.push_back(&kLeafAvx512BF16);
+    if (cpu::HasAvx512Bf16()) leaves.push_back(&kLeafAvx512BF16);
     leaves.push_back(&kLeafAvx512);
   }
   if (cpu::Supports(cpu::Isa::kAvx2)) leaves.push_back(&kLeafAvx2);

@@ -86,14 +86,10 @@ void RunMutant(Mistake mistake, const Args& args) {
 
 Mutant Make(const char* name, const char* what, Mistake mistake,
             bool (*applies)(const Problem&) = nullptr) {
-  Mutant mutant;
-  mutant.name = name;
-  mutant.mistake = what;
-  mutant.run = [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
+  const auto run = [mistake](const Problem& problem, const Bundle& inputs, Bundle& outputs) {
     RunMutant(mistake, Bind(problem, inputs, outputs));
   };
-  mutant.applies = applies;
-  return mutant;
+  return {name, what, run, applies};
 }
 
 bool HasRows(const Problem& problem) { return problem.axis("M") > 1; }

@@ -83,4 +83,37 @@ std::string SelectionProblem(const std::vector<Candidate>& candidates, const Ids
   return "";
 }
 
+std::vector<Finding> RowChecks(const RowRule& rule, const Bundle& outputs,
+                               const std::vector<std::int64_t>& rows,
+                               const ExpectedRows& expected) {
+  Finding form{"ids_well_formed", true, 0, 0, ""}, chosen{"selection", true, 0, 0, ""};
+  Finding band{"near_tie_rows", true, 0, static_cast<double>(rows.size()),
+               "rows whose selection differs from the fp64 one inside the near-tie band"};
+  const auto fail = [&](Finding& finding, std::int64_t row, const std::string& problem) {
+    if (finding.passed) {
+      finding.detail = rule.output + "[" + std::to_string(row) + "]: " + problem;
+    }
+    finding.passed = false;
+    ++finding.measured;
+  };
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::int64_t row = rows[r], n = rule.candidates(row);
+    const std::int32_t* ids = outputs[rule.output].as<std::int32_t>() + row * rule.k;
+    const double* wanted = expected.value.data() + r * static_cast<std::size_t>(rule.k);
+    if (std::equal(ids, ids + rule.k, wanted)) continue;
+    const std::string malformed = FormProblem(ids, rule.k, n, rule.what);
+    if (!malformed.empty()) {
+      fail(form, row, malformed);
+      continue;
+    }
+    const std::string problem = rule.problem(row, Ids(ids, ids + std::min(n, rule.k)));
+    if (problem.empty()) {
+      ++band.measured;
+    } else {
+      fail(chosen, row, problem);
+    }
+  }
+  return {form, chosen, band};
+}
+
 }  // namespace assay::selection

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/family.h"
+
 namespace assay::selection {
 
 // One candidate: its fp64 score (a NaN ranks last), and the error that an fp32 kernel may make in
@@ -33,5 +35,18 @@ std::string FormProblem(const std::int32_t* ids, std::int64_t k, std::int64_t n,
 std::string SelectionProblem(const std::vector<Candidate>& candidates, const Ids& got,
                              const std::string& what,
                              const std::function<bool(std::int32_t, std::int32_t)>& exact_tie);
+
+// How the rows of one output of ids are judged.
+struct RowRule {
+  std::string output, what;  // "block_ids"; a candidate: "group"
+  std::int64_t k = 0;
+  std::function<std::int64_t(std::int64_t row)> candidates;  // how many the row has
+  // SelectionProblem of the row's well-formed ids.
+  std::function<std::string(std::int64_t row, const Ids& ids)> problem;
+};
+
+// Findings ids_well_formed, selection and near_tie_rows (which counts and never fails).
+std::vector<Finding> RowChecks(const RowRule& rule, const Bundle& outputs,
+                               const std::vector<std::int64_t>& rows, const ExpectedRows& expected);
 
 }  // namespace assay::selection

@@ -61,26 +61,16 @@ std::vector<ExpectedRows> Reference(const Problem& problem, const Bundle& inputs
   const bf16* q = inputs["q"].as<bf16>();
   const bf16* kv = inputs["kv"].as<bf16>();
   const Tensor* sink = inputs.find("attn_sink");
-  ExpectedRows expected;
-  expected.value.resize(rows[0].size() * static_cast<std::size_t>(kDim));
-  expected.scale.resize(expected.value.size());
-  mla::ForEachToken(rows[0], [&](std::int64_t row, const std::vector<std::int64_t>& heads,
-                                 const std::vector<std::size_t>& positions) {
+  return {mla::ReferenceRows(rows[0], order, [&](std::int64_t row) {
     mla::TokenHeads token;
     token.q = q + row * kHeads * kDim;
-    token.heads = heads;
     lists.ForEach(row, [&](std::int32_t index) {
       for (std::int64_t d = 0; d < kDim; ++d) token.keys.push_back(ToFloat(kv[index * kDim + d]));
     });
     token.scale = static_cast<double>(mla::ScaleOf(problem, inputs));
     if (sink != nullptr) token.sink = sink->as<float>();
-    for (std::size_t position : positions) {
-      token.value.push_back(&expected.value[position * static_cast<std::size_t>(kDim)]);
-      token.weight.push_back(&expected.scale[position * static_cast<std::size_t>(kDim)]);
-    }
-    mla::AttendToken(token, order);
-  });
-  return {std::move(expected)};
+    return token;
+  })};
 }
 
 }  // namespace assay::sparse_mla_prefill
