@@ -240,15 +240,18 @@ class DevicesPass {
     for (DeviceUse& use : uses) {
       for (Gap& gap : use.gaps) {
         const auto names = found.find(&gap);
-        if (names == found.end()) continue;
-        std::vector<std::pair<Ns, std::string>> order;
-        for (const auto& [name, ns] : names->second) order.emplace_back(-ns, name);
-        std::sort(order.begin(), order.end());
-        for (std::size_t k = 0; k < order.size() && k < 3; ++k) {
-          gap.host.push_back(order[k].second);
-        }
+        if (names != found.end()) gap.host = LongestThree(names->second);
       }
     }
+  }
+
+  static std::vector<std::string> LongestThree(const std::map<std::string, Ns>& times) {
+    std::vector<std::pair<Ns, std::string>> order;
+    for (const auto& [name, ns] : times) order.emplace_back(-ns, name);
+    std::sort(order.begin(), order.end());
+    std::vector<std::string> names;
+    for (std::size_t k = 0; k < order.size() && k < 3; ++k) names.push_back(order[k].second);
+    return names;
   }
 
   const Trace& trace_;

@@ -201,6 +201,61 @@ double Spread(const std::vector<double>& values) {
   return middle > 0 ? (sorted.back() - sorted.front()) / middle / 2 : 0;
 }
 
+// The word for what changed about a kernel that both sides have.
+const char* CauseOf(const KeyDelta& delta, double calls_a, double calls_b, double steps_a) {
+  const Ns count = std::llabs(delta.from_count), speed = std::llabs(delta.from_speed);
+  if (std::fabs(calls_b - calls_a) > 0.02 * calls_a && count >= speed) {
+    return calls_b > calls_a ? "more launches" : "fewer launches";
+  }
+  const double median_ratio =
+      delta.median_a > 0 ? static_cast<double>(delta.median_b) / static_cast<double>(delta.median_a)
+                         : 1;
+  if (speed * 50 > static_cast<Ns>(delta.total_a / steps_a) || std::fabs(median_ratio - 1) > 0.02) {
+    return delta.from_speed > 0 ? "slower" : "faster";
+  }
+  return "same";
+}
+
+// One of the groups may be null: the kernel is on one side only.
+KeyDelta DeltaOf(const Key& key, const Group* ga, const Group* gb, double steps_a, double steps_b) {
+  const Group& any = ga ? *ga : *gb;
+  KeyDelta delta;
+  delta.name = key.first;
+  delta.shape = key.second;
+  delta.short_name = any.short_name;
+  delta.category = any.category;
+  if (ga) {
+    delta.count_a = ga->count;
+    delta.total_a = ga->total;
+    delta.median_a = ga->length.p50;
+  }
+  if (gb) {
+    delta.count_b = gb->count;
+    delta.total_b = gb->total;
+    delta.median_b = gb->length.p50;
+  }
+  // B's total at A's length per call is the part of the change that the number of calls made.
+  const double calls_a = static_cast<double>(delta.count_a) / steps_a;
+  const double calls_b = static_cast<double>(delta.count_b) / steps_b;
+  const double mean_a = any.mean_ns();
+  const double change =
+      static_cast<double>(delta.total_b) / steps_b - static_cast<double>(delta.total_a) / steps_a;
+  delta.from_count = static_cast<Ns>(std::llround((calls_b - calls_a) * mean_a));
+  delta.from_speed = static_cast<Ns>(std::llround(change)) - delta.from_count;
+  delta.cause = !ga ? "new" : !gb ? "gone" : CauseOf(delta, calls_a, calls_b, steps_a);
+  return delta;
+}
+
+// Time of one kernel in each step.
+std::vector<double> SeriesOf(const std::vector<std::map<Key, Ns>>& steps, const Key& key) {
+  std::vector<double> values;
+  for (const auto& step : steps) {
+    const auto found = step.find(key);
+    values.push_back(found == step.end() ? 0 : static_cast<double>(found->second));
+  }
+  return values;
+}
+
 void FillKeys(const Side& a, const Side& b, const DiffOptions& options, ScopeDiff& diff) {
   const double steps_a = static_cast<double>(std::max<std::size_t>(1, a.steps.size()));
   const double steps_b = static_cast<double>(std::max<std::size_t>(1, b.steps.size()));
@@ -210,57 +265,14 @@ void FillKeys(const Side& a, const Side& b, const DiffOptions& options, ScopeDif
   const bool repeated = a.steps.size() >= 2 && b.steps.size() >= 2;
   const auto per_step_a = repeated ? a.PerStep() : std::vector<std::map<Key, Ns>>();
   const auto per_step_b = repeated ? b.PerStep() : std::vector<std::map<Key, Ns>>();
+  // Every key gets the same resamples; a thousand keys times 10,000 would take minutes.
+  const int resamples = keys.size() > 64 ? std::min(options.resamples, 1'000) : options.resamples;
   for (const auto& [key, sides] : keys) {
     const auto& [ga, gb] = sides;
-    const Group& any = ga ? *ga : *gb;
-    KeyDelta delta;
-    delta.name = key.first;
-    delta.shape = key.second;
-    delta.short_name = any.short_name;
-    delta.category = any.category;
-    if (ga) {
-      delta.count_a = ga->count;
-      delta.total_a = ga->total;
-      delta.median_a = ga->length.p50;
-    }
-    if (gb) {
-      delta.count_b = gb->count;
-      delta.total_b = gb->total;
-      delta.median_b = gb->length.p50;
-    }
-    // B's total at A's length per call is the part of the change that the number of calls made.
-    const double calls_a = static_cast<double>(delta.count_a) / steps_a;
-    const double calls_b = static_cast<double>(delta.count_b) / steps_b;
-    const double mean_a = ga ? ga->mean_ns() : gb->mean_ns();
-    const double change =
-        static_cast<double>(delta.total_b) / steps_b - static_cast<double>(delta.total_a) / steps_a;
-    delta.from_count = static_cast<Ns>(std::llround((calls_b - calls_a) * mean_a));
-    delta.from_speed = static_cast<Ns>(std::llround(change)) - delta.from_count;
-    const double speed = delta.median_a > 0 ? static_cast<double>(delta.median_b) /
-                                                  static_cast<double>(delta.median_a)
-                                            : 1;
-    delta.cause = !ga   ? "new"
-                  : !gb ? "gone"
-                  : std::fabs(calls_b - calls_a) > 0.02 * calls_a &&
-                          std::llabs(delta.from_count) >= std::llabs(delta.from_speed)
-                      ? (calls_b > calls_a ? "more launches" : "fewer launches")
-                  : std::llabs(delta.from_speed) * 50 > static_cast<Ns>(delta.total_a / steps_a) ||
-                          std::fabs(speed - 1) > 0.02
-                      ? (delta.from_speed > 0 ? "slower" : "faster")
-                      : "same";
+    KeyDelta delta = DeltaOf(key, ga, gb, steps_a, steps_b);
     if (repeated && ga && gb) {
-      const auto series = [&](const std::vector<std::map<Key, Ns>>& steps) {
-        std::vector<double> values;
-        for (const auto& step : steps) {
-          const auto found = step.find(key);
-          values.push_back(found == step.end() ? 0 : static_cast<double>(found->second));
-        }
-        return values;
-      };
-      // Every key gets the same resamples; a thousand keys times 10,000 would take minutes.
-      const int resamples =
-          keys.size() > 64 ? std::min(options.resamples, 1'000) : options.resamples;
-      delta.total_ratio = BootstrapRatioOfMeans(series(per_step_a), series(per_step_b), resamples);
+      delta.total_ratio =
+          BootstrapRatioOfMeans(SeriesOf(per_step_a, key), SeriesOf(per_step_b, key), resamples);
     }
     const bool differs = !ga || !gb ||
                          delta.count_a * static_cast<std::int64_t>(b.steps.size()) !=
