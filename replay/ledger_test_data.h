@@ -68,6 +68,7 @@ inline CaseResult FullCase(int index) {
     }
   }
   result.floor = {1e12, 2e9, 12345.5, "memory"};
+  result.clocks = {{0, 1980, 1995, 2619, 340.5, 41, 0x4}, {1, 1410, 1995, 2619, 699, 74.5, 0x24}};
   result.setup_ms = 1.5;
   result.seconds = 2.5;
   result.overhead_ms = 0.75;

@@ -11,6 +11,7 @@
 #include "replay/ledger.h"
 #include "replay/ledger_test_data.h"
 #include "replay/measure.h"
+#include "replay/protocol.h"
 
 namespace assay {
 namespace {
@@ -256,6 +257,27 @@ TEST(StopRule, QuietSeriesEndSoonNoisyOnesByCountOrTime) {
   const TimingLimits brief{.budget_s = 1};
   EXPECT_EQ(StopRule(brief, now - std::chrono::seconds(2)).Decide(Noisy(5, 0.2)), "time");
   EXPECT_EQ(StopRule(brief, now).Decide(Noisy(5, 0.2)), "");
+}
+
+TEST(ReplyJson, ClocksOfAWorkerComeBack) {
+  Reply reply;
+  reply.clocks.resize(2);
+  ClockReading& known = reply.clocks[0];
+  known.known = true;
+  known.sm_mhz = 1410, known.max_sm_mhz = 1980, known.memory_mhz = 2619;
+  known.power_w = 699.5, known.temperature_c = 74, known.throttle_reasons = 0x24;
+  reply.clocks[1].why_unknown = "there is no driver";
+  const Reply got = ReplyFromJson(ReplyToJson(reply));
+  ASSERT_EQ(got.clocks.size(), 2u);
+  EXPECT_TRUE(got.clocks[0].known);
+  EXPECT_EQ(got.clocks[0].sm_mhz, 1410);
+  EXPECT_EQ(got.clocks[0].max_sm_mhz, 1980);
+  EXPECT_EQ(got.clocks[0].memory_mhz, 2619);
+  EXPECT_EQ(got.clocks[0].power_w, 699.5);
+  EXPECT_EQ(got.clocks[0].temperature_c, 74);
+  EXPECT_EQ(got.clocks[0].throttle_reasons, 0x24u);
+  EXPECT_FALSE(got.clocks[1].known);
+  EXPECT_EQ(got.clocks[1].why_unknown, "there is no driver");
 }
 
 }  // namespace
