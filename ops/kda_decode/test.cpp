@@ -511,14 +511,9 @@ TEST(KdaGenerator, DistributionIsAsDocumented) {
 
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(KdaGenerator, SameBitsOnEveryMachine) {
-  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (const char* definition : {kSmall, "kda_decode_h64_d128_unbounded"}) {
-    TestCase test = MakeCase(definition, 1, "default", 0x0123456789ABCDEF);
-    for (const auto& bytes : BytesOf(test.inputs)) {
-      for (std::byte byte : bytes) hash = (hash ^ std::to_integer<unsigned>(byte)) * 0x100000001B3;
-    }
-  }
-  EXPECT_EQ(hash, 0x848BE0784F006400u);
+  TestCase bounded = MakeCase(kSmall, 1, "default", 0x0123456789ABCDEF);
+  TestCase unbounded = MakeCase("kda_decode_h64_d128_unbounded", 1, "default", 0x0123456789ABCDEF);
+  EXPECT_EQ(HashOf(unbounded.inputs, HashOf(bounded.inputs)), 0x848BE0784F006400u);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/kpool_index_decode/spec.h"
+#include "ops/paged/testing.h"
 #include "replay/room_test.h"
 #include "replay/test_memory.h"
 
@@ -25,15 +26,9 @@ const Family& TheFamily() {
 // Requests of these lengths, `rows` rows each, `spare` pages more than they need.
 TestCase MakeCase(const Lengths& lengths, std::int64_t rows = 1,
                   const std::string& variant = "natural", std::int64_t spare = 3) {
-  std::int64_t width = 1, pages = spare;
-  for (const std::int64_t length : lengths) {
-    width = std::max(width, PagesOfTokens(length) + 1);
-    pages += PagesOfTokens(length);
-  }
-  return MakeTestCase(
-      TheFamily(), kDefinition,
-      {{"B", static_cast<std::int64_t>(lengths.size())}, {"V", rows}, {"MP", width}, {"NP", pages}},
-      7, variant, {{"sequence_lengths", lengths}});
+  Axes axes = paged::AxesOf(lengths, PagesOfTokens, {1, spare});
+  axes["V"] = rows;
+  return MakeTestCase(TheFamily(), kDefinition, axes, 7, variant, {{"sequence_lengths", lengths}});
 }
 
 Args ArgsOf(TestCase& test) { return Bind(test.problem, test.inputs, test.outputs); }

@@ -213,7 +213,7 @@ TEST(MixedMlaDecode, OutputsAreLargeEnoughToJudge) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(MixedMlaDecode, SameBitsOnEveryMachine) {
   TestCase test = MakeCase(2, 3, 30, "poison", {4000, 9000}, 0x0123456789ABCDEF);
-  EXPECT_EQ(mla::HashOf(test.inputs), 13225133508380764666u);
+  EXPECT_EQ(HashOf(test.inputs), 13225133508380764666u);
 }
 
 // --- pages ---
@@ -660,16 +660,12 @@ TEST(MixedMlaDecode, RefusesBadContents) {
               HasSubstr("of cache4, whose scale 31 is byte 255, NaN"));
 }
 
-// Inputs of other shapes and types, by a bundle of layouts.
+Problem SmallProblem() {
+  return MakeProblem(TheFamily(), kDefinition, {{"B", 2}, {"N8", 2}, {"N4", 3}});
+}
+
 std::string RefusalOfLayout(const std::string& name, DType dtype, const Shape& shape) {
-  const Problem problem = MakeProblem(TheFamily(), kDefinition, {{"B", 2}, {"N8", 2}, {"N4", 3}});
-  std::vector<TensorLayout> layouts = TheFamily().input_layouts(problem);
-  std::erase_if(layouts, [&](const TensorLayout& l) { return l.name == name && shape.empty(); });
-  for (TensorLayout& layout : layouts) {
-    if (layout.name == name) layout = {name, dtype, shape};
-  }
-  Bundle inputs = Bundle::Allocate(layouts);
-  return ErrorOf([&] { TheFamily().validate_inputs(problem, inputs); });
+  return ErrorOfLayout(TheFamily(), SmallProblem(), {name, dtype, shape});
 }
 
 TEST(MixedMlaDecode, RefusesOtherLayouts) {
@@ -699,7 +695,8 @@ TEST(MixedMlaDecode, RefusesOtherLayouts) {
               HasSubstr("expected int32[2]"));
   EXPECT_THAT(RefusalOfLayout("q", DType::kF16, {2, 64, 512}), HasSubstr("is float16"));
   EXPECT_THAT(RefusalOfLayout("attn_sink", DType::kF32, {16}), HasSubstr("expected float32[64]"));
-  EXPECT_THAT(RefusalOfLayout("cache4", DType::kU8, {}), HasSubstr("input 'cache4' is missing"));
+  EXPECT_THAT(ErrorOfLayout(TheFamily(), SmallProblem(), {}, "cache4"),
+              HasSubstr("input 'cache4' is missing"));
 }
 
 TEST(MixedMlaDecode, RefusesContradictingAxesAndAttributes) {

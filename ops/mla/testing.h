@@ -17,17 +17,6 @@ inline double LargestDifference(const std::vector<bf16>& a, const std::vector<bf
   return largest;
 }
 
-// FNV-1a of all tensors.
-inline std::uint64_t HashOf(const Bundle& bundle) {
-  std::uint64_t hash = 0xCBF29CE484222325;
-  for (const Tensor& tensor : bundle.tensors()) {
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      hash = (hash ^ std::to_integer<unsigned>(tensor.data[i])) * 0x100000001B3;
-    }
-  }
-  return hash;
-}
-
 inline std::size_t TouchedBytes(const Bundle& bundle) {
   std::size_t touched = 0;
   for (const Tensor& tensor : bundle.tensors()) {

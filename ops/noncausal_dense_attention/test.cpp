@@ -469,25 +469,19 @@ TEST(NoncausalDenseAttention, RefusesMasksThatAreNotBool) {  // kept: pytorch PR
   const TestCase test = Make("h2_d64", 1, 8, 8);
   for (DType dtype :
        {DType::kF32, DType::kF16, DType::kBF16, DType::kI32, DType::kI64, DType::kU8}) {
-    std::vector<TensorLayout> layouts = test.inputs.layouts();
-    layouts.push_back({"mask", dtype, {1, 8}});
-    const Bundle inputs = Bundle::Allocate(layouts);
-    EXPECT_THAT(ErrorOf([&] { Dense().validate_inputs(test.problem, inputs); }),
+    EXPECT_THAT(ErrorOfLayout(Dense(), test.problem, {"mask", dtype, {1, 8}}),
                 HasSubstr("mask is " + std::string(DTypeName(dtype)) + ", supported is bool"));
   }
 }
 
 TEST(NoncausalDenseAttention, RefusesTensorsThatDoNotFit) {
   const TestCase test = Make("h2_d64", 1, 8, 8);
-  const auto refusal = [&](std::size_t which, const TensorLayout& layout) {
-    std::vector<TensorLayout> layouts = test.inputs.layouts();
-    layouts[which] = layout;
-    const Bundle inputs = Bundle::Allocate(layouts);
-    return ErrorOf([&] { Dense().validate_inputs(test.problem, inputs); });
+  const auto refusal = [&](const TensorLayout& layout) {
+    return ErrorOfLayout(Dense(), test.problem, layout);
   };
-  EXPECT_THAT(refusal(1, {"K", DType::kBF16, {1, 8, 4, 64}}), HasSubstr("K has shape [1,8,4,64]"));
-  EXPECT_THAT(refusal(2, {"V", DType::kBF16, {1, 8, 2, 32}}), HasSubstr("expected [1,8,2,64]"));
-  EXPECT_THAT(refusal(0, {"Q", DType::kF16, {1, 8, 2, 64}}), HasSubstr("Q is float16"));
+  EXPECT_THAT(refusal({"K", DType::kBF16, {1, 8, 4, 64}}), HasSubstr("K has shape [1,8,4,64]"));
+  EXPECT_THAT(refusal({"V", DType::kBF16, {1, 8, 2, 32}}), HasSubstr("expected [1,8,2,64]"));
+  EXPECT_THAT(refusal({"Q", DType::kF16, {1, 8, 2, 64}}), HasSubstr("Q is float16"));
   EXPECT_THAT(ErrorOf([] {
                 Make("h2_d64", 1, 8, 8, "", {{"k_buffer", std::int64_t{7}}});
               }),

@@ -7,6 +7,7 @@
 
 #include "ops/mla/testing.h"
 #include "ops/nope_mla_decode/spec.h"
+#include "ops/paged/testing.h"
 #include "replay/room_test.h"
 
 namespace assay::nope_mla_decode {
@@ -26,17 +27,9 @@ const Family& TheFamily() {
 // Requests of these lengths, on pages of their own.
 TestCase MakeCase(const char* definition, const List& lengths, std::int64_t rows,
                   const std::string& variant = "", std::uint64_t key = 7) {
-  std::int64_t widest = 0, pages = 0;
-  for (const std::int64_t length : lengths) {
-    widest = std::max(widest, PagesOfTokens(length));
-    pages += PagesOfTokens(length);
-  }
-  return MakeTestCase(TheFamily(), definition,
-                      {{"B", static_cast<std::int64_t>(lengths.size())},
-                       {"V", rows},
-                       {"MP", widest},
-                       {"NP", pages}},
-                      key, variant, {{"sequence_lengths", lengths}});
+  Axes axes = paged::AxesOf(lengths, PagesOfTokens);
+  axes["V"] = rows;
+  return MakeTestCase(TheFamily(), definition, axes, key, variant, {{"sequence_lengths", lengths}});
 }
 
 // Around a page, a pool, the width of the selection.

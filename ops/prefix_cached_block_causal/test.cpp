@@ -418,15 +418,10 @@ TEST(PrefixCachedBlockCausal, RefusesTensorsAndStrides) {
               }),
               HasSubstr("segments are given together with a prefix of 8 keys"));
 
-  std::vector<TensorLayout> layouts = test.inputs.layouts();
-  layouts[3].shape[0] = 2;  // batch of K_prefix
-  const Bundle other_batch = Bundle::Allocate(layouts);
-  EXPECT_THAT(ErrorOf([&] { Prefix().validate_inputs(test.problem, other_batch); }),
+  const TensorLayout other_batch{"K_prefix", DType::kBF16, {2, 8, 2, 128}};
+  EXPECT_THAT(ErrorOfLayout(Prefix(), test.problem, other_batch),
               HasSubstr("K_prefix has shape [2,8,2,128], expected [1,8,2,128]"));
-  layouts = test.inputs.layouts();
-  layouts.push_back({"mask", DType::kBool, {1, 8}});
-  const Bundle masked = Bundle::Allocate(layouts);
-  EXPECT_THAT(ErrorOf([&] { Prefix().validate_inputs(test.problem, masked); }),
+  EXPECT_THAT(ErrorOfLayout(Prefix(), test.problem, {"mask", DType::kBool, {1, 8}}),
               HasSubstr("a mask is not an input"));
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "ops/paged/testing.h"
 #include "ops/qsa_index_topk_decode/spec.h"
 #include "replay/room_test.h"
 #include "replay/test_memory.h"
@@ -30,25 +31,13 @@ const Family& TheFamily() {
   return family;
 }
 
-struct Shape2 {
-  std::int64_t spare_columns = 0;  // page-table entries beyond the longest row
-  std::int64_t spare_pages = 0;    // cache pages that nobody uses
-};
-
 TestCase MakeCase(const List& lengths, const std::string& variant = "natural",
-                  std::uint64_t key = 7, Shape2 spare = {}, Attributes attributes = {}) {
-  std::int64_t width = 0, pages = 0;
-  for (std::int64_t length : lengths) {
-    width = std::max(width, PagesOfTokens(length));
-    pages += PagesOfTokens(length);
-  }
+                  std::uint64_t key = 7, const paged::Spare& spare = {},
+                  Attributes attributes = {}) {
+  Axes axes = paged::AxesOf(lengths, PagesOfTokens, spare);
+  axes["P"] = 16;
   attributes["sequence_lengths"] = lengths;
-  return MakeTestCase(TheFamily(), kDefinition,
-                      {{"B", static_cast<std::int64_t>(lengths.size())},
-                       {"MP", width + spare.spare_columns},
-                       {"NP", pages + spare.spare_pages},
-                       {"P", 16}},
-                      key, variant, attributes);
+  return MakeTestCase(TheFamily(), kDefinition, axes, key, variant, attributes);
 }
 
 TestCase MakeCaptured(const Workload& workload, std::uint64_t key = 7,
@@ -424,18 +413,7 @@ TEST(QsaIndex, PoolBeyond32BitOffsets) {
   TestCase compact = MakeCase({40000});
   EXPECT_EQ(RowOf(test, 0), IdsOf(compact));
   EXPECT_LT(TheFamily().resident_bytes(test.problem), 4u << 20);
-  const Expected expected = ComputeExpected(TheFamily(), test.problem, test.inputs, 1);
-  int tried = 0;
-  for (const Mutant& mutant : TheFamily().mutants) {
-    if (mutant.variant != "original_address") continue;
-    ASSERT_TRUE(mutant.Applies(test.problem)) << mutant.name;
-    test.outputs.Poison();
-    mutant.run(test.problem, test.inputs, test.outputs);
-    EXPECT_FALSE(Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1).passed())
-        << mutant.name;
-    ++tried;
-  }
-  EXPECT_EQ(tried, 2);
+  EXPECT_EQ(ExpectMutantsKilled(test), 2);
 }
 
 TEST(QsaIndex, OriginalAddressesOfTheCapturedPool) {
@@ -653,13 +631,7 @@ TEST(QsaIndexRefusals, Contents) {
 TEST(QsaIndexRefusals, Tensors) {
   TestCase test = MakeCase({300, 9000});
   const auto with = [&](const TensorLayout& changed, const std::string& dropped = "") {
-    std::vector<TensorLayout> layouts;
-    for (const TensorLayout& layout : test.inputs.layouts()) {
-      if (layout.name != dropped && layout.name != changed.name) layouts.push_back(layout);
-    }
-    if (!changed.name.empty()) layouts.push_back(changed);
-    Bundle inputs = Bundle::Allocate(layouts);
-    return ErrorOf([&] { TheFamily().validate_inputs(test.problem, inputs); });
+    return ErrorOfLayout(TheFamily(), test.problem, changed, dropped);
   };
   EXPECT_THAT(with({"q", DType::kBF16, {2, 6, 128}}), HasSubstr("q is bfloat16[2,6,128]"));
   EXPECT_THAT(with({"q", DType::kF32, {2, 4, 128}}), HasSubstr("q is float32[2,4,128]"));
@@ -696,13 +668,7 @@ TEST(QsaIndexRefusals, Calls) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(QsaIndexContent, SameBitsOnEveryMachine) {
   TestCase test = MakeCase({5001, 700}, "natural", 0x0123456789ABCDEF);
-  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (const Tensor& tensor : test.inputs.tensors()) {
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      hash = (hash ^ std::to_integer<unsigned>(tensor.data[i])) * 0x100000001B3;
-    }
-  }
-  EXPECT_EQ(hash, 15073054227010344026u);
+  EXPECT_EQ(HashOf(test.inputs), 15073054227010344026u);
 }
 
 // Needles, the first and the newest group among them, are always selected.

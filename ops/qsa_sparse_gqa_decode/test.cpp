@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "ops/paged/testing.h"
 #include "ops/qsa_index_topk_decode/spec.h"
 #include "ops/qsa_sparse_gqa_decode/cpu_leaf.h"
 #include "ops/qsa_sparse_gqa_decode/spec.h"
@@ -32,25 +33,13 @@ const Family& TheFamily() {
   return family;
 }
 
-struct Spare {
-  std::int64_t columns = 0;  // page-table entries beyond the longest row
-  std::int64_t pages = 0;    // cache pages that nobody uses
-};
-
 TestCase MakeCase(const List& lengths, const std::string& variant = "clustered",
-                  std::uint64_t key = 7, Spare spare = {}, Attributes attributes = {}) {
-  std::int64_t width = 0, pages = 0;
-  for (std::int64_t length : lengths) {
-    width = std::max(width, PagesOfTokens(length));
-    pages += PagesOfTokens(length);
-  }
+                  std::uint64_t key = 7, const paged::Spare& spare = {},
+                  Attributes attributes = {}) {
+  Axes axes = paged::AxesOf(lengths, PagesOfTokens, spare);
+  axes["P"] = 64;
   attributes["sequence_lengths"] = lengths;
-  return MakeTestCase(TheFamily(), kDefinition,
-                      {{"B", static_cast<std::int64_t>(lengths.size())},
-                       {"MP", width + spare.columns},
-                       {"NP", pages + spare.pages},
-                       {"P", 64}},
-                      key, variant, attributes);
+  return MakeTestCase(TheFamily(), kDefinition, axes, key, variant, attributes);
 }
 
 TestCase MakeCaptured(const Workload& workload, std::uint64_t key = 7,
@@ -444,18 +433,7 @@ TEST(QsaSparse, OriginalAddressesPass32Bits) {
   EXPECT_THAT(used, ::testing::IsSupersetOf({65535, 65536, 83742}));
   ExpectGrade(test, "strict", "11 GB of pools");
   EXPECT_LT(TheFamily().resident_bytes(test.problem), 70u << 20);
-  const Expected expected = ComputeExpected(TheFamily(), test.problem, test.inputs, 1);
-  int tried = 0;
-  for (const Mutant& mutant : TheFamily().mutants) {
-    if (mutant.variant != "original_address") continue;
-    ASSERT_TRUE(mutant.Applies(test.problem)) << mutant.name;
-    test.outputs.Poison();
-    mutant.run(test.problem, test.inputs, test.outputs);
-    EXPECT_FALSE(Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1).passed())
-        << mutant.name;
-    ++tried;
-  }
-  EXPECT_EQ(tried, 2);
+  EXPECT_EQ(ExpectMutantsKilled(test), 2);
 }
 
 // A larger page stride; what lies between the pages is never read.
@@ -560,13 +538,7 @@ TEST(QsaSparseRefusals, Contents) {
 TEST(QsaSparseRefusals, Tensors) {
   TestCase test = MakeCase({300, 9000});
   const auto with = [&](const TensorLayout& changed, const std::string& dropped = "") {
-    std::vector<TensorLayout> layouts;
-    for (const TensorLayout& layout : test.inputs.layouts()) {
-      if (layout.name != dropped && layout.name != changed.name) layouts.push_back(layout);
-    }
-    if (!changed.name.empty()) layouts.push_back(changed);
-    Bundle inputs = Bundle::Allocate(layouts);
-    return ErrorOf([&] { TheFamily().validate_inputs(test.problem, inputs); });
+    return ErrorOfLayout(TheFamily(), test.problem, changed, dropped);
   };
   EXPECT_THAT(with({"q", DType::kBF16, {2, 32, 256}}),
               HasSubstr("input 'q' is bfloat16[2,32,256], expected bfloat16[2,24,256]"));
@@ -602,13 +574,7 @@ TEST(QsaSparseRefusals, Calls) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(QsaSparseContent, SameBitsOnEveryMachine) {
   TestCase test = MakeCase({3001, 70}, "clustered", 0x0123456789ABCDEF);
-  std::uint64_t hash = 0xCBF29CE484222325;  // FNV-1a
-  for (const Tensor& tensor : test.inputs.tensors()) {
-    for (std::size_t i = 0; i < tensor.bytes(); ++i) {
-      hash = (hash ^ std::to_integer<unsigned>(tensor.data[i])) * 0x100000001B3;
-    }
-  }
-  EXPECT_EQ(hash, 1203933324078071263u);
+  EXPECT_EQ(HashOf(test.inputs), 1203933324078071263u);
 }
 
 // Runs of neighbouring groups, as many as the index operator's own selections have.

@@ -347,7 +347,7 @@ TEST(SparseMlaPrefill, UnselectedRowsArePoisonOrHoles) {
 // Frozen bits: they must never change, or seeds stop meaning the same content.
 TEST(SparseMlaPrefill, SameBitsOnEveryMachine) {
   TestCase test = MakeChunk(2, {1100}, {12}, "poison", 0x0123456789ABCDEF);
-  EXPECT_EQ(mla::HashOf(test.inputs), 8983223453141922999u);
+  EXPECT_EQ(HashOf(test.inputs), 8983223453141922999u);
 }
 
 // --- semantics ---
@@ -706,17 +706,10 @@ TEST(SparseMlaPrefill, RefusesBadContents) {
               HasSubstr("sm_scale = 0.000000 is not a positive"));
 }
 
-// Inputs of other shapes and types, by a bundle of layouts.
+Problem SmallProblem() { return MakeProblem(TheFamily(), Name(640), {{"M", 2}, {"Nkv", 50}}); }
+
 std::string RefusalOfLayout(const std::string& name, DType dtype, const Shape& shape) {
-  const Problem problem = MakeProblem(TheFamily(), Name(640), {{"M", 2}, {"Nkv", 50}});
-  std::vector<TensorLayout> layouts = TheFamily().input_layouts(problem);
-  std::erase_if(layouts,
-                [&](const TensorLayout& layout) { return layout.name == name && shape.empty(); });
-  for (TensorLayout& layout : layouts) {
-    if (layout.name == name) layout = {name, dtype, shape};
-  }
-  Bundle inputs = Bundle::Allocate(layouts);
-  return ErrorOf([&] { TheFamily().validate_inputs(problem, inputs); });
+  return ErrorOfLayout(TheFamily(), SmallProblem(), {name, dtype, shape});
 }
 
 TEST(SparseMlaPrefill, RefusesOtherShapesAndTypes) {
@@ -732,7 +725,8 @@ TEST(SparseMlaPrefill, RefusesOtherShapesAndTypes) {
   EXPECT_THAT(RefusalOfLayout("indices", DType::kI64, {2, 1, 640}), HasSubstr("is int64"));
   EXPECT_THAT(RefusalOfLayout("topk_length", DType::kI32, {3}), HasSubstr("expected int32[2]"));
   EXPECT_THAT(RefusalOfLayout("attn_sink", DType::kF32, {16}), HasSubstr("expected float32[64]"));
-  EXPECT_THAT(RefusalOfLayout("indices", DType::kI32, {}), HasSubstr("'indices' is missing"));
+  EXPECT_THAT(ErrorOfLayout(TheFamily(), SmallProblem(), {}, "indices"),
+              HasSubstr("'indices' is missing"));
 }
 
 TEST(SparseMlaPrefill, RefusesContradictingAttributes) {
