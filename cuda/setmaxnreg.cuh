@@ -1,5 +1,5 @@
-// setmaxnreg: registers move from the warpgroup that loads to those that compute. Needs
-// __launch_bounds__(threads, 1); every warp of the warpgroup executes it.
+// setmaxnreg: registers move from the warpgroup that loads to those that compute. Needs both
+// arguments of __launch_bounds__; every warp of the warpgroup executes it.
 #pragma once
 
 namespace assay::sm90 {
