@@ -1,10 +1,12 @@
 """One case: a peer on the content sets of a workload, in host memory or on the GPU."""
 import importlib
+import math
 import os
 import resource
 
-from assay import timing
+from assay import spans, timing
 from assay.bundle import Bundle
+from assay.content_versions import JUDGED, LANES, ORIGINAL
 from assay.device import DeviceBundle
 from assay.failure import Failure
 from assay.peer import Problem
@@ -61,6 +63,13 @@ class DeviceSlot:
         self.peer, self.problem, self.gpu = peer, problem, gpu
         self.inputs, self.outputs = DeviceBundle(gpu, inputs), DeviceBundle(gpu, outputs)
         self.prepared, self.results, self.uploaded = None, None, False
+        self.versions = None  # while and after calls are timed on new content
+
+    def meet_new_content(self, wanted):
+        """From here on, cold calls do. False where they cannot."""
+        changing = any(t.dtype in LANES and t.shape for t in self.inputs.host.tensors.values())
+        self.versions = self.gpu.versions_of(self.inputs) if wanted and changing else None
+        return self.versions is not None
 
     def refresh(self):
         """New content from the runner. A plan may depend on the content: it is made anew."""
@@ -71,6 +80,8 @@ class DeviceSlot:
             self.inputs.upload()
             self.outputs.upload()
             self.sums = self.inputs.checksums()
+            if self.versions:
+                self.versions.reset()
             self.uploaded = True
         if self.prepared is None:
             self.prepared = self.gpu.run(lambda: self.peer.prepare(self.problem, self.inputs.tensors,
@@ -93,6 +104,20 @@ class DeviceSlot:
         ns = recording.replay()
         self.finish()
         return ns
+
+    def fastest_on_new_content(self):
+        """In a loop like that of a warm series, but for the inputs: a version of its own for each call."""
+        self.prepare()
+        self.gpu.run(self.enqueue)
+        recording = self.gpu.record(lambda: {0: self.enqueue()})
+        self.results_of(recording, 0)
+        fastest = math.inf
+        for _ in range(8):
+            self.versions.enqueue_next()
+            fastest = min(fastest, recording.replay())
+        self.versions.take_back()
+        self.finish()
+        return fastest
 
     def results_of(self, recording, index):
         """What the `index`-th slot's last call of a recording returns, at the same address in every replay."""
@@ -165,7 +190,8 @@ class Case:
     def run_slot(self, request):
         slot = self.slots[request["slot"]]
         slot.refresh()
-        return {"run_ns": slot.run_once()}
+        warm = not request.get("evict", True) and getattr(slot, "versions", None)
+        return {"run_ns": slot.fastest_on_new_content() if warm else slot.run_once()}
 
     def time(self, request, read_clocks):
         """Timing loops over all slots; read_clocks() before, between and after the series, or None on the CPU."""
@@ -179,14 +205,35 @@ class Case:
             return series_reply([timing.time_on_host(mode, self.slots, limits) for mode in request["modes"]])
         self.gpu.require_no_leak(self.slots[0].enqueue)
         self.gpu.use_flush(request.get("flush", "read"))
+        wanted = request.get("new_content", False) and request["modes"][0] == "cold"
+        new_content = all([slot.meet_new_content(wanted) for slot in self.slots])
+        if not new_content:
+            for slot in self.slots:
+                slot.meet_new_content(False)
         measured, clocks = [], [read_clocks()]
         for mode in request["modes"]:
             measured.append(timing.time_on_device(mode, self.gpu, self.slots, limits))
             clocks.append(read_clocks())
+        if new_content:
+            self.compute_last(measured[0], JUDGED if request.get("judged", False) else ORIGINAL)
         for slot in self.slots:
             slot.finish()
         flags = ["pins_l2"] if self.gpu.take_persisting_limit() else []
-        return {**series_reply(measured), "clocks": clocks, "flags": flags}
+        return {**series_reply(measured), "clocks": clocks, "flags": flags, "new_content": new_content}
+
+    def span(self, request):
+        """Times calls by the device's own records, beside the timing loops."""
+        if self.gpu is None:
+            raise Failure("unsupported", "", "this peer does not compute on a device")
+        self.gpu.use_flush(request.get("flush", "read"))
+        return series_reply([spans.measure(self.gpu, self.slots, request["samples"])])
+
+    def compute_last(self, cold, version):
+        """What the cold series' own graphs compute for the runner's second verdict: slot 0 on `version`, the others
+        on the content that it gave them."""
+        cold.replay_last([version] + [ORIGINAL] * (len(self.slots) - 1))
+        for slot in self.slots:
+            slot.versions.take_back()
 
 
 def series_reply(measured):

@@ -3,6 +3,7 @@ import ctypes
 import warnings
 
 from assay.bundle import FLOATS, PAGE, element_bytes, sampled_places, typed_view
+from assay.content_versions import ContentVersions, Kernel
 from assay.failure import Failure
 
 KEPT_BYTES = 2 << 30  # of device memory between cases
@@ -51,6 +52,8 @@ class Gpu:
         self.flush_sink = torch.zeros((), device="cuda")
         self.weights = None   # of the checksum
         self.flush_graphs = {}
+        self.multiprocessors = properties.multi_processor_count
+        self.version_kernel = None  # False: there is none
         self.driver = ctypes.CDLL("libcuda.so.1")
         self.driver.cuCtxSetLimit.argtypes = [ctypes.c_int, ctypes.c_size_t]
         self.usual_persisting_limit = self.persisting_limit()  # not 0 on every driver
@@ -72,6 +75,15 @@ class Gpu:
         if wanted not in self.flush_graphs:
             self.flush_graphs[wanted] = self.record(lambda: [self.enqueue_flush() for _ in range(count)])
         return self.flush_graphs[wanted]
+
+    def versions_of(self, bundle):
+        """ContentVersions of a DeviceBundle; None where their kernel cannot be compiled."""
+        if self.version_kernel is None:
+            try:
+                self.version_kernel = Kernel(self.torch, self.driver)
+            except (OSError, RuntimeError, AttributeError):
+                self.version_kernel = False
+        return ContentVersions(self, self.version_kernel, bundle.host, bundle.arena) if self.version_kernel else None
 
     def reset_persisting_lines(self):
         """Lines that a kernel pinned in L2 survive a flush; this unpins them."""

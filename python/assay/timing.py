@@ -34,6 +34,7 @@ class Series:
     run_ns: float = 0      # inside calls, warm-up included
     prepare_ns: float = 0  # the rest of the loop
     unwritten_calls: int = 0
+    replay_last: object = None  # of cold series: every slot's call once more, its content in a version given
 
 
 def median_half_width(samples):
@@ -86,7 +87,7 @@ def sample_until_stopped(series, limits, sample):
 def time_on_device(mode, gpu, slots, limits):
     """One series of "cold" or "warm"; its mode says how it was taken.
 
-    slots: objects with enqueue(), poison() and has_unwritten(). gpu: record(work) -> .replay() -> ns,
+    slots: objects with enqueue(), poison(), has_unwritten() and versions (None: their content repeats). gpu: record(work) -> .replay() -> ns,
     enqueue_flush(), flushes(count) (a recording), reset_persisting_lines(), run(work).
     """
     if mode not in ("cold", "warm"):
@@ -99,9 +100,20 @@ def time_on_device(mode, gpu, slots, limits):
     return _cold_graph(gpu, slots, count, limits) if mode == "cold" else _warm_graph(gpu, slots[0], count, limits)
 
 
-def _flushed(gpu, recording):
+def _enqueue_flush(gpu, slots, index):
+    """What comes before a cold call: new content, and the flush. The change of content costs the same with and
+    without the calls between only if it finds the same caches: the call before it was on another slot, or another
+    flush comes first."""
+    if slots[index].versions:
+        if len(slots) == 1:
+            gpu.enqueue_flush()
+        slots[index].versions.enqueue_next()
+    gpu.enqueue_flush()
+
+
+def _flushed(gpu, recording, enqueue_flush):
     gpu.reset_persisting_lines()
-    gpu.run(gpu.enqueue_flush)
+    gpu.run(enqueue_flush)
     return recording.replay()
 
 
@@ -119,21 +131,32 @@ def _cold_graph(gpu, slots, count, limits):
     def enqueue_all():
         kept = {}
         for call in range(count):
-            gpu.enqueue_flush()
+            _enqueue_flush(gpu, slots, call % len(slots))
             kept[call % len(slots)] = slots[call % len(slots)].enqueue()
         return kept
 
     with_calls = gpu.record(enqueue_all)
-    without = gpu.flushes(count)
+    if slots[0].versions:
+        without = gpu.record(lambda: [_enqueue_flush(gpu, slots, call % len(slots)) for call in range(count)])
+    else:
+        without = gpu.flushes(count)
     for index, slot in enumerate(slots[:count]):
         slot.results_of(with_calls, index)
     series = Series("cold_graph")
 
     def measure():
         # The poison is out of the cache before the first graph; between the two nothing is.
-        all_ns, flush_ns = _flushed(gpu, with_calls), without.replay()
+        all_ns, flush_ns = _flushed(gpu, with_calls, gpu.enqueue_flush), without.replay()
         return (all_ns - flush_ns) / count, all_ns - flush_ns
 
+    def replay_last(versions):
+        for index, slot in enumerate(slots[:count]):
+            slot.results_of(with_calls, index)
+            slot.poison()
+            slot.versions.set_next(versions[index] - (count - index - 1) // len(slots))
+        with_calls.replay()
+
+    series.replay_last = replay_last
     return sample_until_stopped(series, limits, lambda _: _checked_sample(series, gpu, slots[:count], measure))
 
 
@@ -144,13 +167,24 @@ def _event(mode, gpu, slots, limits):
     series = Series(f"{mode}_event")
 
     def sample(index):
-        recording = recordings[index % len(slots)]
+        at = index % len(slots)
+        recording = recordings[at]
 
         def measure():
-            return ((_flushed(gpu, recording) if mode == "cold" else recording.replay()),) * 2
+            flush = lambda: _enqueue_flush(gpu, slots, at)
+            return ((_flushed(gpu, recording, flush) if mode == "cold" else recording.replay()),) * 2
 
         return _checked_sample(series, gpu, [slots[index % len(slots)]], measure)
 
+    def replay_last(versions):
+        for slot, recording, version in zip(slots, recordings, versions):
+            slot.results_of(recording, 0)
+            slot.poison()
+            slot.versions.set_next(version)
+            slot.versions.enqueue_next()
+            recording.replay()
+
+    series.replay_last = replay_last
     return sample_until_stopped(series, limits, sample)
 
 

@@ -117,6 +117,8 @@ class Service:
                 return self.case.run_slot(request)
             if operation == "time":
                 return self.case.time(request, self.nvml.read if self.nvml else None)
+            if operation == "span":
+                return self.case.span(request)
             raise Failure("failed", "exception", f"unknown request '{operation}'")
         finally:
             for fd in fds:  # those that no bundle took over

@@ -15,6 +15,27 @@ INPUTS = [layout("A", "bfloat16", M, K), layout("B", "bfloat16", N, K)]
 OUTPUTS = [layout("C", "bfloat16", M, N)]
 
 
+def mix64(key, tensor, index):
+    """As the replay page defines it."""
+    mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
+    mixed = tensor * golden & mask
+    x = ((key ^ (mixed << 32 | mixed >> 32) & mask) + (index + 1) * golden) & mask
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & mask
+    return x ^ x >> 31
+
+
+def version(tensor, number, wanted):
+    """The bytes of a bfloat16 tensor in another version (base/low_bits.h), element by element."""
+    found = bytearray(tensor.memory)
+    for at in range(0, len(found), 2):
+        code = int.from_bytes(found[at:at + 2], "little")
+        if code & 0x7E and code & 0x7F80 != 0x7F80:  # neither a power of two, zero, infinite nor NaN
+            bit = 16 * (at % 8 // 2) + at % 64 // 8  # of the line's draw: its place among the words, its lane
+            found[at] ^= mix64(wanted, number, at // 64) >> bit & 1
+    return bytes(found)
+
+
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class GpuWorkerTest(unittest.TestCase):
     @classmethod
@@ -50,6 +71,10 @@ class GpuWorkerTest(unittest.TestCase):
         a, b = (inputs.tensors[name].torch().double() for name in "AB")
         return torch.allclose(outputs.tensors["C"].torch().double(), a @ b.T, rtol=1.6e-2, atol=5e-3)
 
+    def test_the_formula_of_versions(self):
+        self.assertEqual(mix64(0, 0, 0), 0xE220A8397B1DCDAF)
+        self.assertEqual(mix64(0x0123456789ABCDEF, 2, 1000003), 0x733035214CD102F3)
+
     def test_right_peers_are_right_when_checked_timed_and_run_on_new_content(self):
         for peer in ("right", "returns", "returns_by_detours"):
             with self.subTest(peer):
@@ -68,6 +93,46 @@ class GpuWorkerTest(unittest.TestCase):
                 self.assertEqual(self.worker.ask("run", slot=0)["status"], "ok")
                 self.assertTrue(self.is_right())
                 self.assertEqual(damage(inputs) | damage(outputs), set())
+
+    def test_every_cold_call_meets_new_content_and_the_last_one_is_known(self):
+        for peer in ("right", "returns"):
+            with self.subTest(peer):
+                self.opened(peer, slots=3)
+                for _, outputs in self.sets:
+                    outputs.poison()
+                reply = self.worker.ask("time", modes=["cold", "warm"], budget_s=0.1, warmup=True, new_content=True,
+                                        judged=True)
+                self.assertEqual((reply["status"], reply["new_content"]), ("ok", True), reply)
+                self.assertTrue(all(self.is_right(number) for number in (1, 2)))
+                inputs, outputs = self.sets[0]
+                original = {name: bytes(tensor.memory) for name, tensor in inputs.tensors.items()}
+                for number, tensor in enumerate(inputs.tensors.values()):
+                    tensor.memory[:] = version(tensor, number, 1 << 32)
+                    self.assertNotEqual(bytes(tensor.memory), original[tensor.name])
+                a, b = (inputs.tensors[name].torch().float() for name in "AB")
+                there = outputs.tensors["C"].torch().float()
+                judged = (a @ b.T).bfloat16().float()
+                for name, tensor in inputs.tensors.items():
+                    tensor.memory[:] = original[name]
+                a, b = (inputs.tensors[name].torch().float() for name in "AB")
+                known = (a @ b.T).bfloat16().float()
+                # Rounding of sums differs in few elements, another content in most.
+                self.assertLess((there != judged).float().mean(), 0.2)
+                self.assertGreater((there != known).float().mean(), 0.5)
+                outputs.poison()
+                self.assertGreater(self.worker.ask("run", slot=0, evict=False)["run_ns"], 0)
+                self.assertEqual(self.worker.ask("run", slot=0)["status"], "ok")
+                self.assertTrue(self.is_right())
+
+    def test_spans_by_cupti(self):
+        self.opened("right", slots=3)
+        reply = self.worker.ask("span", samples=9)
+        if reply["status"] == "unsupported":
+            self.skipTest(reply["reason"])
+        self.assertEqual([series["mode"] for series in reply["series"]], ["cold_span"], reply)
+        samples = [int(ns) for ns in reply["series"][0]["samples_ns"].split()]
+        self.assertEqual(len(samples), 9)
+        self.assertTrue(all(500 < ns < 200e3 for ns in samples), samples)
 
     def test_clocks_are_read_around_every_series(self):
         self.opened("right")

@@ -3,16 +3,19 @@ import itertools
 import random
 import unittest
 
-from assay import timing
+from assay import spans, timing
+from assay.failure import Failure
 from assay.timing import Limits, median_half_width, time_on_device, time_on_host
 
-FLUSH_NS, GRAPH_NS = 30000, 3500
+FLUSH_NS, GRAPH_NS, VERSION_NS = 30000, 3500, 5000
 RANDOM = random.Random(1)
 NOISE = [RANDOM.uniform(0.5, 1.5) for _ in range(100)]
 QUICK = Limits(budget_s=5, warmup_s=0, warmup_calls=3)
 
 
 class FakeSlot:
+    versions = None
+
     def __init__(self, gpu, call_ns):
         self.gpu, self.call_ns, self.poisoned = gpu, call_ns, False
         self.recording, self.calls = None, 0
@@ -28,6 +31,19 @@ class FakeSlot:
 
     def has_unwritten(self):
         return self.poisoned
+
+
+class FakeVersions:
+    """Counts the changes that recordings make."""
+
+    def __init__(self, gpu):
+        self.gpu, self.calls, self.poisoned, self.next = gpu, 0, False, None
+
+    def enqueue_next(self):
+        self.gpu.spend(VERSION_NS, self)
+
+    def set_next(self, version):
+        self.next, self.calls = version, 0
 
 
 class FakeGpu:
@@ -74,6 +90,55 @@ def measure(mode, call_ns, slots=3, **options):
     gpu = FakeGpu(**options)
     slots = [FakeSlot(gpu, call_ns) for _ in range(slots)]
     return time_on_device(mode, gpu, slots, QUICK), slots, gpu
+
+
+class NewContent(unittest.TestCase):
+    def test_every_cold_call_comes_after_a_change_of_its_content_whose_time_cancels(self):
+        for call_ns, changes_per_call in ((2000, 2), (200e3, 2), (2e6, 1)):  # one graph less, one graph, or before it
+            for count in (1, 2, 3):
+                with self.subTest(call_ns=call_ns, slots=count):
+                    gpu = FakeGpu()
+                    slots = [FakeSlot(gpu, call_ns) for _ in range(count)]
+                    for slot in slots:
+                        slot.versions = FakeVersions(gpu)
+                    counted = FakeGpu.run
+                    gpu.run = lambda work: (counted(gpu, work) if call_ns < 1e6 else gpu.record(work).replay())
+                    series = time_on_device("cold", gpu, slots, QUICK)
+                    start = GRAPH_NS if call_ns > 600e3 else 0
+                    self.assertAlmostEqual(series.samples_ns[0], call_ns + start)
+                    probes = 3
+                    for at, slot in enumerate(slots):
+                        calls = slot.calls - (probes if at == 0 else 0)
+                        self.assertGreater(calls, 0)
+                        self.assertEqual(slot.versions.calls, changes_per_call * calls)
+                    last = [1 << 32] + [0] * (count - 1)
+                    series.replay_last(last)
+                    for slot, version in zip(slots, last):
+                        changes = slot.versions.calls if call_ns < 1e6 else 1
+                        self.assertEqual(slot.versions.next + changes - 1, version)
+                        self.assertFalse(slot.poisoned)
+
+
+class Spans(unittest.TestCase):
+    def groups(self, calls=6, gap=300_000):
+        """Flushes of 30 us and calls of two kernels, one beside the other, of 5 us in all."""
+        work, at = [], 10**18
+        for call in range(calls):
+            work += [(at, at + 30_000, "flush"), (at + 30_000 + gap, at + 34_000 + gap, "b"),
+                     (at + 31_000 + gap, at + 35_000 + gap, "a" if call % 3 else "c")]
+            at += 65_000 + 2 * gap
+        return spans.split_at_pauses(sorted(work))
+
+    def test_every_second_group_is_a_call(self):
+        series = spans.series_of(self.groups()[-8:], 4, 2, 3)
+        self.assertEqual((series.mode, series.samples_ns), ("cold_span", [5000] * 4))
+
+    def test_work_that_changes_or_cannot_be_told_apart_is_refused(self):
+        for groups, slots, said in ((self.groups(), 2, "changes"), (self.groups(gap=50_000), 3, "1 groups"),
+                                    ([], 3, "0 groups")):
+            with self.assertRaises(Failure) as refused:
+                spans.series_of(groups, 6, 0, slots)
+            self.assertIn(said, refused.exception.reason)
 
 
 class DeviceTiming(unittest.TestCase):
