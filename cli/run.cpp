@@ -170,11 +170,18 @@ void KeepShard(Suite& suite, const Shard& shard) {
   suite.workloads = std::move(kept);
 }
 
-// Captures of the same call at other steps, layers or requests differ in content only.
-void KeepDistinct(Suite& suite) {
+// Captures of the same call at other steps, layers or requests differ in content only: of the
+// attributes, those count that the operator reads.
+void KeepDistinct(Suite& suite, const Registry& registry) {
   std::set<std::tuple<std::string, Axes, Attributes>> seen;
   std::erase_if(suite.workloads, [&](const Workload& w) {
-    return !seen.insert({w.definition, w.axes, w.attributes}).second;
+    Attributes read = w.attributes;
+    if (const Family* family = registry.FindDefinition(w.definition).family) {
+      std::erase_if(read, [&](const auto& attribute) {
+        return std::ranges::find(family->attributes, attribute.first) == family->attributes.end();
+      });
+    }
+    return !seen.insert({w.definition, w.axes, std::move(read)}).second;
   });
 }
 
@@ -207,7 +214,7 @@ Suite LoadFiltered(const RunFlags& flags, const Definitions& definitions) {
   }
   Filter(suite, flags, registry);
   if (!flags.variant.empty()) UseVariant(suite, flags.variant);
-  if (flags.distinct) KeepDistinct(suite);
+  if (flags.distinct) KeepDistinct(suite, registry);
   KeepShard(suite, ParseShard(flags.shard));
   return suite;
 }
@@ -533,7 +540,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
                    "synccheck or initcheck")
       ->check(CLI::IsMember({"memcheck", "racecheck", "synccheck", "initcheck"}));
   command->add_flag("--distinct", flags->distinct,
-                    "Of workloads with equal definition, axes and attributes only the first");
+                    "Of workloads that differ in content and origin only, the first");
   command->add_flag("--no-timing", flags->no_timing, "Verify only");
   command
       ->add_option("--jobs", flags->run.jobs,

@@ -100,12 +100,6 @@ std::vector<TensorLayout> OutputLayouts(const Family& family, const Problem& pro
   return layouts;
 }
 
-std::vector<TensorLayout> AllInputLayouts(const Family& family, const Problem& problem) {
-  std::vector<TensorLayout> layouts;
-  for (const TensorSpec& spec : family.inputs) layouts.push_back(Resolve(spec, problem));
-  return layouts;
-}
-
 void CheckInputLayouts(const std::vector<TensorSpec>& specs, const Problem& problem,
                        const Bundle& inputs) {
   const auto text = [](DType dtype, const Shape& shape) {
@@ -132,7 +126,12 @@ Problem MakeProblem(const Family& family, std::string_view definition_name, cons
   if (definition == nullptr) {
     BadInput("unknown definition '" + std::string(definition_name) + "'");
   }
-  Problem problem{definition, definition->constants, attributes, std::move(variant)};
+  Problem problem{definition, definition->constants, {}, std::move(variant)};
+  for (const std::string& name : family.attributes) {
+    if (const auto given = attributes.find(name); given != attributes.end()) {
+      problem.attributes.insert(*given);
+    }
+  }
   for (const auto& [name, value] : variables) {
     CheckAxis(*definition, name, value);
     const auto constant = definition->constants.find(name);

@@ -180,6 +180,9 @@ struct Family {
   std::vector<Definition> definitions;
   std::vector<TensorSpec> inputs, outputs;
   std::vector<std::string> variants;  // generator variants; the first is the default
+  // What the operator reads of a workload's attributes. Problems have no others: those say where a
+  // capture comes from.
+  std::vector<std::string> attributes;
 
   // Rooms fill these with plain functions; definitions that come with a dataset, with closures.
   // Axes and attributes only, before any memory exists; throws kInput naming axis and value.
@@ -222,16 +225,15 @@ struct Family {
 
 // Layouts of the outputs of a problem.
 std::vector<TensorLayout> OutputLayouts(const Family& family, const Problem& problem);
-// Every declared input, optional ones included: what most families use as input_layouts.
-std::vector<TensorLayout> AllInputLayouts(const Family& family, const Problem& problem);
 
 // Throws kInput naming the first input that is missing or whose dtype or shape differs from its
 // declaration (both shapes in the message). What validate_inputs starts with.
 void CheckInputLayouts(const std::vector<TensorSpec>& specs, const Problem& problem,
                        const Bundle& inputs);
 
-// Builds a Problem after checking the axes against the definition: unknown, missing, negative and
-// absurdly large (> 2^40) axes throw kInput naming the axis and its value; validate_axes runs last.
+// Builds a Problem, of the family's attributes only, after checking the axes against the
+// definition: unknown, missing, negative and absurdly large (> 2^40) axes throw kInput naming the
+// axis and its value; validate_axes runs last.
 Problem MakeProblem(const Family& family, std::string_view definition_name, const Axes& variables,
                     const Attributes& attributes = {}, std::string variant = "");
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "ops/family.h"
 #include "ops/registry.h"
+#include "ops/room.h"
 
 namespace assay {
 namespace {
@@ -23,6 +24,7 @@ Family MakeFamily() {
   family.inputs = {{"x", DType::kBF16, {"B", "N"}}, {"mask", DType::kBool, {"N"}, true}};
   family.outputs = {{"y", DType::kF32, {"B", "4", "N"}, false, 2}};
   family.variants = {"plain", "peaky"};
+  family.attributes = {"count", "scale", "kind", "segments"};
   family.validate_axes = [](const Problem& problem) {
     if (problem.axis("B") == 13) BadInput("toy: axis B = 13 is unlucky");
   };
@@ -85,7 +87,8 @@ TEST(Problem, AttributesByType) {
   const Attributes attributes = {{"count", std::int64_t{3}},
                                  {"scale", 0.5},
                                  {"kind", std::string("text")},
-                                 {"segments", std::vector<std::int64_t>{0, 4, 1}}};
+                                 {"segments", std::vector<std::int64_t>{0, 4, 1}},
+                                 {"captured_at", std::string("elsewhere")}};
   const Problem problem = MakeProblem(family, "toy_n8", {{"B", 1}, {"T", 1}}, attributes);
   EXPECT_EQ(*problem.integer("count"), 3);
   EXPECT_EQ(*problem.text("kind"), "text");
@@ -93,6 +96,7 @@ TEST(Problem, AttributesByType) {
   EXPECT_EQ(problem.integer("kind"), nullptr);
   EXPECT_EQ(problem.text("absent"), nullptr);
   EXPECT_EQ(problem.integers("count"), nullptr);
+  EXPECT_FALSE(problem.attributes.contains("captured_at"));  // the family does not read it
 }
 
 TEST(Shapes, ResolveAxesAndNumbers) {
@@ -129,7 +133,7 @@ TEST(Shapes, ProductsThatOverflowAreBadInput) {
 TEST(Layouts, InputsAndOutputs) {
   const Family family = MakeFamily();
   const Problem problem = MakeProblem(family, "toy_n8", {{"B", 3}, {"T", 1}});
-  const auto inputs = AllInputLayouts(family, problem);
+  const auto inputs = LayoutsOf(family.inputs, problem);
   ASSERT_EQ(inputs.size(), 2u);
   EXPECT_EQ(inputs[1].name, "mask");
   EXPECT_EQ(OutputLayouts(family, problem).size(), 1u);

@@ -264,6 +264,7 @@ Family MakeFamily() {
   family.definitions = Definitions();
   family.inputs = InputSpecs();
   family.outputs = {{"C", DType::kBF16, {"M", "N"}}};
+  family.attributes = {"module_path"};
   family.variants = Variants();
   family.validate_inputs = ValidateInputs;  // axes: any M >= 0 is legal
   family.input_layouts = [](const Problem& problem) { return LayoutsOf(InputSpecs(), problem); };

@@ -262,6 +262,7 @@ Family MakeFamily() {
       {"gdn_prefill_qk4_v8_d128_k_last", {}, {"total_seq_len", "num_seqs", "len_cu_seqlens"}}};
   family.inputs = InputSpecs();
   family.outputs = OutputSpecs();
+  family.attributes = {"empty_state"};
   family.variants = {"default",      "skewed",     "with_empty",   "equal",           "correlated",
                      "state_zeros",  "state_null", "state_noise",  "all_continued",   "gate_spike",
                      "strong_decay", "beta_zero",  "repeated_key", "alternating_key", "v10",

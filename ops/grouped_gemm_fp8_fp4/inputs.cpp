@@ -160,6 +160,7 @@ Family MakeFamily() {
                         Row("grouped_gemm_fp8_fp4_e384_n5120_k2304_g32", 5120, 2304)};
   family.inputs = InputSpecs();
   family.outputs = {{"D", DType::kBF16, {"M", "N"}}};
+  family.attributes = {"padding_rows", "expert_rows"};
   family.variants = Variants();
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;

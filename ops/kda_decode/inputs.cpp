@@ -237,6 +237,7 @@ Family MakeFamily() {
   family.definitions = Definitions();
   family.inputs = InputSpecs("1");
   family.outputs = OutputSpecs();
+  family.attributes = {"gate_kind", "lower_bound", "qk_norm"};
   family.variants = {"default",       "state_zeros", "state_null", "state_noise",
                      "extreme_gates", "zero_rows",   "v10",        "v50"};
   family.validate_axes = ValidateAxes;

@@ -162,6 +162,7 @@ Family MakeFamily() {
   family.definitions = {{"kpool_index_decode_h32_d128_topk512_c4", {}, {"B", "V", "MP", "NP"}}};
   family.inputs = InputSpecs();
   family.outputs = OutputSpecs();
+  family.attributes = paged::AttributesRead();
   family.variants = {"natural", "ties", "all_equal", "negative_weights", "nan_keys"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;

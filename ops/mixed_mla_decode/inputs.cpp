@@ -275,6 +275,10 @@ Family MakeFamily() {
                          {"B", "N8", "N4"}}};
   family.inputs = InputSpecs();
   family.outputs = {{"out", DType::kBF16, {"B", "H", "D"}, false, 2}};
+  family.attributes = paged::AttributesRead();
+  for (const char* own : {"kv_format", "extra_format", "allocated_cache_8", "allocated_cache_4"}) {
+    family.attributes.emplace_back(own);
+  }
   family.variants = {"default", "no_length", "no_sink",
                      "special", "poison",    std::string(paged::kOriginalAddress)};
   family.validate_axes = ValidateAxes;

@@ -77,6 +77,7 @@ Family MakeFamily() {
       Row("h8_d64_kt3_ky5_kx5", 8, 3, 5, 5), Row("h4_d64_kt11_ky11_kx11", 4, 11, 11, 11)};
   family.inputs = InputSpecs();
   family.outputs = {{"O", DType::kBF16, {"B", "T", "Y", "X", "H", "D"}, false, 5}};
+  family.attributes = {"clamp_window"};
   family.variants = {"captured",       "aligned",     "zero_query",
                      "constant_value", "delta_value", "nan_voxel"};
   family.validate_axes = ValidateAxes;

@@ -256,6 +256,7 @@ Family MakeFamily() {
                    {"V", DType::kBF16, {"B", "Nk", "H", "D"}},
                    {"mask", DType::kBool, {"B", "Nk"}, true}};
   family.outputs = {{"O", DType::kBF16, {"B", "Nq", "H", "D"}, false, 3}};
+  family.attributes = {"k_buffer"};
   family.variants = {"captured",
                      "temp1",
                      "temp6",

@@ -164,6 +164,7 @@ Family MakeFamily() {
   family.definitions = Definitions();
   family.inputs = InputSpecs();
   family.outputs = OutputSpecs();
+  family.attributes = paged::AttributesRead();
   family.variants = {"clustered", "uniform", "newest",
                      "holes",     "large",   std::string(paged::kOriginalAddress)};
   family.validate_axes = ValidateAxes;

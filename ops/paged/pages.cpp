@@ -165,6 +165,11 @@ Batch MakeBatch(const Problem& problem, std::int64_t (*pages_of)(std::int64_t to
   return batch;
 }
 
+std::vector<std::string> AttributesRead() {
+  return {"sequence_lengths", "member_output_tokens", "member_reusable_tokens", "step",
+          "allocated_cache_shape"};
+}
+
 std::int64_t CachePages(const Problem& problem) {
   if (problem.variant != kOriginalAddress) return problem.axis("NP");
   const List* shape = problem.integers("allocated_cache_shape");

@@ -48,6 +48,9 @@ struct Batch {
 // when lengths and axes do not fit together.
 Batch MakeBatch(const Problem& problem, std::int64_t (*pages_of)(std::int64_t tokens));
 
+// What these functions read of a workload: lengths, what is alive and shared, the engine's pool.
+std::vector<std::string> AttributesRead();
+
 // Pages of the cache tensors: NP, or those of the engine's pool (allocated_cache_shape[0], default
 // 83743 as captured) in the variant original_address.
 std::int64_t CachePages(const Problem& problem);

@@ -274,6 +274,7 @@ Family MakeFamily() {
                    {"V_prefix", DType::kBF16, {"B", "Np", "H", "D"}, true},
                    {"image_ids", DType::kI32, {"Nq"}, true}};
   family.outputs = {{"O", DType::kBF16, {"B", "Nq", "H", "D"}, false, 3}};
+  family.attributes = {"prefix_segments"};
   family.variants = {"captured", "temp1", "sink", "image_ids"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;

@@ -172,6 +172,7 @@ Family MakeFamily() {
       {"qsa_index_topk_decode_qwen38_h4_d128_topk512_c4", {}, {"B", "MP", "NP", "P"}}};
   family.inputs = InputSpecs();
   family.outputs = OutputSpecs();
+  family.attributes = paged::AttributesRead();
   family.variants = {"natural",       "iid",          "heads_independent",
                      "heads_alike",   "one_top_byte", "monotone_up",
                      "monotone_down", "all_equal",    "ties",

@@ -207,6 +207,7 @@ Family MakeFamily() {
       {"qsa_sparse_gqa_decode_qwen38_h24_kv2_d256_topk512_c4", {}, {"B", "MP", "NP", "P"}}};
   family.inputs = InputSpecs();
   family.outputs = OutputSpecs();
+  family.attributes = paged::AttributesRead();
   family.variants = {"clustered",
                      "uniform",
                      "contiguous",

@@ -104,6 +104,7 @@ Family MakeFamily() {
   }
   family.inputs = InputSpecs();
   family.outputs = {{"y", DType::kBF16, {"M", "N"}}};
+  family.attributes = {"eps"};
   family.variants = {"default", "tiny", "large", "zero_row"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;

@@ -163,6 +163,7 @@ Family MakeFamily() {
   family.definitions = {Row("k640", 640), Row("k128", 128)};
   family.inputs = InputSpecs();
   family.outputs = {{"out", DType::kBF16, {"M", "H", "D"}, false, 2}};
+  family.attributes = {"sequence_lengths", "extend_lengths", "compression_ratio"};
   family.variants = {"default", "no_length", "no_sink", "special", "poison", "unshared"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;

@@ -90,6 +90,7 @@ Family MakeFamily() {
   }
   family.inputs = InputSpecs();
   family.outputs = {{"y", DType::kBF16, {"M", "N"}}};
+  family.attributes = {"swiglu_limit"};
   family.variants = {"default", "wide"};
   family.validate_axes = ValidateAxes;
   family.validate_inputs = ValidateInputs;
