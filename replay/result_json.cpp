@@ -41,6 +41,14 @@ void Read(const Json& json, const char* key, double& value) {
   if (const auto it = json.find(key); it != json.end()) value = ToNumber(*it);
 }
 
+void Read(const Json& json, const char* key, std::vector<std::int64_t>& values) {
+  const auto it = json.find(key);
+  if (it == json.end()) return;
+  if (!it->is_array()) BadInput(std::string("'") + key + "' is no list of integers");
+  values.clear();
+  for (const Json& value : *it) values.push_back(ToInteger<std::int64_t>(value, key));
+}
+
 template <class T>
 void Read(const Json& json, const char* key, T& value) {
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
