@@ -24,8 +24,8 @@ namespace {
 
 constexpr int kContentSets = 3;
 constexpr double kTooFast = 10;  // over the best of the others
-constexpr int kLargeSets =
-    2;  // of cases that save memory; a third is met in the memory of the first
+// Of cases that save memory; a third is met in the memory of the first.
+constexpr int kLargeSets = 2;
 
 bool Wanted(const RunOptions& options, const Backend& backend) {
   const auto& names = options.backends;

@@ -15,6 +15,7 @@
 #include "cuda/wgmma_f16.cuh"
 #include "ops/gdn_prefill/sm90_chain.cuh"
 #include "ops/gdn_prefill/sm90_state_rows.cuh"
+#include "ops/gdn_prefill/sm90_walker.cuh"
 
 namespace assay::gdn_prefill {
 
@@ -119,7 +120,7 @@ class PairedWalker {
     if constexpr (kOutputs) {
       sm90::WgmmaWaitGroup<1>();  // S Q^T
       sm90::WgmmaFenceOperand(out_);
-      ScaleTokens(out_, tiles.gates[kFromStart]);
+      ScaleTokens(out_, lane_, tiles.gates[kFromStart]);
     }
     sm90::WgmmaFenceOperand(s_left_);
     const float decay = tiles.gates[kFromStart][kChunk - 1];
@@ -135,7 +136,7 @@ class PairedWalker {
       for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, u_left[step]);
       largest_u_ = __hmax2(largest_u_, Largest(u_left));
     }
-    ScaleTokens(x_, tiles.gates[kToEnd]);
+    ScaleTokens(x_, lane_, tiles.gates[kToEnd]);
 #pragma unroll
     for (int step = 0; step < 4; ++step) Pack(x_ + 8 * step, decayed_left[step]);
     sm90::WgmmaFenceOperand(s_);
@@ -183,12 +184,6 @@ class PairedWalker {
   }
 
  private:
-  // 16 columns of accumulators as the left operand of a step.
-  __device__ static void Pack(const float* values, std::uint32_t (&left)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) left[i] = PackHalf(values[2 * i], values[2 * i + 1]);
-  }
-
   // Right after the chunk: ptxas would wait for the next chunk's first product before it lets
   // accumulators of this one be read.
   __device__ void RoundOutputs() {
@@ -198,29 +193,6 @@ class PairedWalker {
           __floats2bfloat162_rn(scale_ * out_[2 * i], scale_ * out_[2 * i + 1]);
       rounded_[i / 4][i % 4] = *reinterpret_cast<const std::uint32_t*>(&pair);
     }
-  }
-
-  // The largest magnitude of each half.
-  __device__ static __half2 Largest(const std::uint32_t (&words)[4][4]) {
-    __half2 largest[4];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const __half2 value = __habs2(*reinterpret_cast<const __half2*>(&words[i / 4][i % 4]));
-      largest[i % 4] = i < 4 ? value : __hmax2(largest[i % 4], value);
-    }
-    return __hmax2(__hmax2(largest[0], largest[1]), __hmax2(largest[2], largest[3]));
-  }
-
-  // sums[V, i] (+)= sum over tokens j of left[V, j] triangle[i][j]: issued as a group.
-  __device__ static void TimesTriangle(float (&sums)[32], const std::uint32_t (&left)[4][4],
-                                       const std::uint16_t* triangle, bool accumulate) {
-    sm90::WgmmaFence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      sm90::WgmmaHalf(sums, left[step], sm90::WgmmaDescriptor(triangle) + step * 2,
-                      accumulate || step > 0);
-    }
-    sm90::WgmmaCommitGroup();
   }
 
   // Where this lane's row of this warp's four 8 x 8 matrices lies in a tile [token][64 rows]:
@@ -238,28 +210,7 @@ class PairedWalker {
     for (int pair = 0; pair < 4; ++pair) {
       std::uint32_t words[4];  // rows 0-7 and 8-15 of tile 2 pair, then of the next
       sm90::LdMatrixX4Trans(words, RowsOfTokens(tiles.v) + pair * 2048);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int tile = 2 * pair + i / 2, token = 8 * tile + 2 * (lane_ % 4);
-        if (token >= tokens) words[i] = 0;
-        if (token + 1 >= tokens) words[i] &= 0xFFFFu;
-        const float2 beta = *reinterpret_cast<const float2*>(tiles.gates[kBeta] + token);
-        beta_v[4 * tile + 2 * (i % 2)] = beta.x * __uint_as_float(words[i] << 16);
-        beta_v[4 * tile + 2 * (i % 2) + 1] = beta.y * __uint_as_float(words[i] & 0xFFFF0000u);
-        decays[tile] = *reinterpret_cast<const float2*>(tiles.gates[kBetaDecay] + token);
-      }
-    }
-  }
-
-  // Columns times factors[token].
-  __device__ void ScaleTokens(float (&values)[32], const float* factors) const {
-#pragma unroll
-    for (int tile = 0; tile < 8; ++tile) {
-      const float2 factor = *reinterpret_cast<const float2*>(factors + 8 * tile + 2 * (lane_ % 4));
-      values[4 * tile] *= factor.x;
-      values[4 * tile + 1] *= factor.y;
-      values[4 * tile + 2] *= factor.x;
-      values[4 * tile + 3] *= factor.y;
+      TakeValues(words, tiles.gates, pair, tokens, lane_, beta_v, decays);
     }
   }
 

@@ -19,6 +19,7 @@
 #include "cuda/warp_rows.cuh"
 #include "ops/gdn_decode/gates.cuh"
 #include "ops/gdn_prefill/sm90_recurrent.h"
+#include "ops/gdn_prefill/sm90_recurrent_task.cuh"
 
 namespace assay::gdn_prefill {
 namespace {
@@ -57,27 +58,7 @@ struct Shared {
   std::uint64_t empty[kStages];
 };
 
-// What a CTA works on.
-struct Task {
-  std::int64_t begin = 0, tokens = 0;  // of the sequence
-  std::int64_t state_head = 0;         // s * 8 + h
-  int head = 0, row = 0;               // h and the first row
-  __device__ std::int64_t chunks() const { return (tokens + kChunk - 1) / kChunk; }
-};
-
-__device__ float Low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ float High(std::uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-__device__ float Widen(bf16 x) { return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16); }
-
-// d += a b with a [16,16], b [16,8] bf16, d fp32.
-__device__ void MmaBF16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                        std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+using Task = RecurrentTask<kChunk>;
 
 // ------------------------------------------------------------------ producers
 
@@ -375,23 +356,6 @@ __device__ void Consume(const Args& args, const Task& task, Shared<kRows>& share
 // ------------------------------------------------------------------ the kernel
 
 template <int kRows>
-__device__ Task FindTask(const Args& args) {
-  constexpr int kParts = kWidth / (8 * kRows);
-  Task task;
-  task.state_head = blockIdx.x / kParts;
-  task.head = static_cast<int>(task.state_head % kValueHeads);
-  task.row = static_cast<int>(blockIdx.x % kParts) * 8 * kRows;
-  if (args.sequences == 1) {  // known without a look: saves a trip to memory
-    task.tokens = args.tokens;
-  } else {
-    const std::int64_t* cu = args.cu_seqlens + task.state_head / kValueHeads;
-    task.begin = cu[0];
-    task.tokens = cu[1] - cu[0];
-  }
-  return task;
-}
-
-template <int kRows>
 __global__ void __launch_bounds__(kThreads)
     RecurrentKernel(const __grid_constant__ Args args,
                     const __grid_constant__ RecurrentOptions options) {
@@ -406,7 +370,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   GridDepControlWait();
   GridDepControlLaunchDependents();
-  const Task task = FindTask<kRows>(args);
+  const Task task = FindTask<8 * kRows, kChunk>(args);
   if (options.selected != nullptr && options.selected[task.state_head] == 0) return;
   if (task.tokens < options.min_tokens || task.tokens > options.max_tokens) return;
   __syncthreads();

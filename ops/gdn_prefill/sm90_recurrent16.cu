@@ -276,23 +276,6 @@ __device__ void Consume(const Args& args, const Task& task, Shared<kTiles>& shar
 // ------------------------------------------------------------------ the kernel
 
 template <int kTiles>
-__device__ Task FindTask(const Args& args) {
-  constexpr int kCtas = kWidth / (16 * kTiles);
-  Task task;
-  task.state_head = blockIdx.x / kCtas;
-  task.head = static_cast<int>(task.state_head % kValueHeads);
-  task.row = static_cast<int>(blockIdx.x % kCtas) * 16 * kTiles;
-  if (args.sequences == 1) {  // known without a look: saves a trip to memory
-    task.tokens = args.tokens;
-  } else {
-    const std::int64_t* cu = args.cu_seqlens + task.state_head / kValueHeads;
-    task.begin = cu[0];
-    task.tokens = cu[1] - cu[0];
-  }
-  return task;
-}
-
-template <int kTiles>
 __global__ void __launch_bounds__(kThreads, 2)
     RecurrentKernel(const __grid_constant__ Args args,
                     const __grid_constant__ RecurrentOptions options) {
@@ -308,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   GridDepControlWait();
   GridDepControlLaunchDependents();
-  const Task task = FindTask<kTiles>(args);
+  const Task task = FindTask<16 * kTiles, kChunk>(args);
   const bool consumes = warp < kConsumerWarps;
   StateRows<kTiles> state;  // on its way while the sequence is looked up
   if (consumes) LoadState<kTiles>(args, task, warp, lane, state);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/gdn_prefill/sm90_recurrent_task.cuh"
 #include "ops/gdn_prefill/spec.h"
 
 namespace assay::gdn_prefill {
@@ -50,27 +51,8 @@ struct Shared {
   std::uint64_t empty[kStages];
 };
 
-// What a CTA works on.
-struct Task {
-  std::int64_t begin = 0, tokens = 0;  // of the sequence
-  std::int64_t state_head = 0;         // s * 8 + h
-  int head = 0, row = 0;               // h and the first row
-  __device__ std::int64_t chunks() const { return (tokens + kChunk - 1) / kChunk; }
-};
+using Task = RecurrentTask<kChunk>;
 
-__device__ float Low(std::uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ float High(std::uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
-__device__ float Widen(bf16 x) { return __uint_as_float(static_cast<std::uint32_t>(x.bits) << 16); }
-
-// d += a b with a [16,16], b [16,8] bf16, d fp32; fragments as in cuda/mma.cuh.
-__device__ void MmaBF16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                        std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 __device__ void MmaBF16(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                         std::uint32_t b1) {
   MmaBF16(d, a[0], a[1], a[2], a[3], b0, b1);
