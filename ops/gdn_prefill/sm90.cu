@@ -46,10 +46,23 @@ CUtensorMap ValueMap(const Args& args, bool paired) {
   return sm90::EncodeTensorMap(spec);
 }
 
+CUtensorMap StateMap(const char* name, const float* base, std::int64_t states) {
+  sm90::TensorMapSpec spec;
+  spec.name = name;
+  spec.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  spec.element_bytes = 4;
+  spec.base = base;
+  spec.extents = {kHeadSize, states * kValueHeads * kHeadSize};
+  spec.strides_bytes = {kHeadSize * 4};
+  spec.box = {kStateColumns, kStateRows};
+  return sm90::EncodeTensorMap(spec);
+}
+
 // The chunk path moves 16 bytes at a time.
 void CheckAlignment(const Args& args) {
   const std::pair<const char*, const void*> tensors[] = {
-      {"q", args.q}, {"k", args.k}, {"v", args.v}, {"output", args.output}};
+      {"q", args.q},           {"k", args.k},         {"v", args.v},
+      {"output", args.output}, {"state", args.state}, {"new_state", args.new_state}};
   for (const auto& [name, pointer] : tensors) {
     if (reinterpret_cast<std::uintptr_t>(pointer) % 16 != 0) {
       BadInput(std::string("gdn_prefill: ") + name +
@@ -80,6 +93,24 @@ void UsePieces(const Args& args, int chunks, float* memory, Workspace& workspace
   workspace.arrivals = reinterpret_cast<int*>(memory + elements * 5 / 2);
 }
 
+// `scratch`: AllocatePieces, null without pieces.
+ChainMaps MakeMaps(const Args& args, const Plan& plan, float* scratch) {
+  ChainMaps maps;
+  maps.v = ValueMap(args, plan.paired);
+  maps.new_state = StateMap("new_state", args.new_state, args.sequences);
+  maps.state =
+      args.state == nullptr ? maps.new_state : StateMap("state", args.state, args.sequences);
+  maps.ends = maps.starts = maps.new_state;
+  if (scratch != nullptr) {
+    Workspace workspace;
+    UsePieces(args, plan.piece_chunks, scratch, workspace);
+    const std::int64_t pieces = FirstPiece(args.tokens, args.sequences, plan.piece_chunks);
+    maps.ends = StateMap("the ends of pieces", workspace.ends, pieces);
+    maps.starts = StateMap("the starts of pieces", workspace.starts, pieces);
+  }
+  return maps;
+}
+
 }  // namespace
 
 std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
@@ -96,6 +127,10 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
       plan.piece_chunks < 0) {
     BadInput("gdn_prefill: no pieces of " + std::to_string(plan.piece_chunks) + " chunks for " +
              std::to_string(plan.chain_rows) + " rows" + (plan.paired ? ", paired" : ""));
+  }
+  if (plan.piece_chunks > 0 && args.tokens > kMostPieces * plan.piece_chunks * kChunk) {
+    BadInput("gdn_prefill: pieces of " + std::to_string(plan.piece_chunks) + " chunks for " +
+             std::to_string(args.tokens) + " tokens are more than " + std::to_string(kMostPieces));
   }
   if (args.sequences == 0) return [](Stream) {};
 
@@ -114,8 +149,8 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
   CheckCuda(cudaMemcpy(order.get(), host_order.data(), host_order.size() * sizeof(std::int32_t),
                        cudaMemcpyHostToDevice),
             "cudaMemcpy of the order");
-  const CUtensorMap v_map = ValueMap(args, plan.paired);
   const auto scratch = plan.piece_chunks > 0 ? AllocatePieces(args, plan.piece_chunks) : nullptr;
+  const ChainMaps maps = MakeMaps(args, plan, scratch.get());
   return [=](Stream stream) {
     Workspace workspace;
     workspace.keys = keys.get();
@@ -124,11 +159,11 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
     if (scratch != nullptr) UsePieces(args, plan.piece_chunks, scratch.get(), workspace);
     LaunchFactors(args, workspace, stream);
     if (plan.paired) {
-      LaunchPairedChain(args, workspace, v_map, stream);
+      LaunchPairedChain(args, workspace, maps, stream);
     } else if (plan.chain_rows == 64) {
-      LaunchWideChain(args, workspace, v_map, stream);
+      LaunchWideChain(args, workspace, maps, stream);
     } else {
-      LaunchNarrowChain(args, workspace, v_map, plan.chain_rows, stream);
+      LaunchNarrowChain(args, workspace, maps.v, plan.chain_rows, stream);
     }
   };
 }

@@ -19,11 +19,15 @@ struct Plan {
   // With 64 rows: two CTAs on a multiprocessor.
   bool paired = false;
   // With paired: sequences are cut into pieces of so many chunks, four launches; 0 = they are not.
+  // All tokens fill kMostPieces of them at most.
   int piece_chunks = 0;
   // The recurrence in chunks of 16 tokens on tensor cores.
   bool recurrent16 = false;
 };
 inline constexpr int kChainRows[] = {16, 32, 64};
+// A piece's effect on the state before it is rounded to fp16. At worst (one key throughout) that
+// costs the state 1.2e-4 a piece, relatively, of the 0.01 that verification allows.
+inline constexpr std::int64_t kMostPieces = 32;
 
 // plan_sm90.cpp. By the lengths of the sequences; `cu_seqlens` [sequences + 1] in host memory.
 Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);
@@ -35,8 +39,8 @@ Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);
 // are. `host_cu_seqlens` is a copy in host memory of what they are now: legality is checked on it,
 // and the order of work (longest first) comes from it. A (sequence, head) whose numbers fp16 cannot
 // hold is computed by the recurrence within the same call. Throws kInput with the text of Refusal,
-// for a chain that does not exist, and on the chunk path for q, k, v or output that are not aligned
-// to 16 bytes; kDevice when the device fails.
+// for a chain that does not exist, and on the chunk path for tensors that are not aligned to 16
+// bytes; kDevice when the device fails.
 std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* host_cu_seqlens,
                                         const Plan& plan);
 

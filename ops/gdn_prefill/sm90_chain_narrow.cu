@@ -15,8 +15,17 @@ struct Shared {
   Stage<C::kGroups> stages[kStages];
   Exchange exchange[C::kGroups];
   PipelineBarriers<kStages> barriers;
+  std::uint64_t walked;  // by all warps but the loader
   int not_finite;
 };
+
+// All warps but the loader: until the others are here too.
+template <class C>
+__device__ void WaitForAllWalks(Shared<C>& shared) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) MbarrierArrive(&shared.walked);
+  MbarrierWait(&shared.walked, 0);
+}
 
 template <class C>
 __device__ void WalkState(const Args& args, const Work& work, int warp, Shared<C>& shared) {
@@ -32,7 +41,7 @@ __device__ void WalkState(const Args& args, const Work& work, int warp, Shared<C
     state.Advance();
   }
   if (!walker.AllIsFinite()) shared.not_finite = 1;
-  BarSync(kConsumerBarrier, 64 * C::kRoleWarps);
+  WaitForAllWalks(shared);
   if (shared.not_finite == 0) walker.StoreState(args.new_state);
 }
 
@@ -52,7 +61,7 @@ __device__ void WalkOutputs(const Args& args, const Work& work, int warp, float 
     walker.Store(chunk, TokensOf(work, chunk));
     state.Advance();
   }
-  BarSync(kConsumerBarrier, 64 * C::kRoleWarps);
+  WaitForAllWalks(shared);
 }
 
 // All warps but the loader.
@@ -81,7 +90,8 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const Work work = FindWork<kWarpRows * C::kGroups>(args, workspace);
   if (threadIdx.x == 0) {
     shared.not_finite = 0;
-    shared.barriers.Init(2 * C::kRoleWarps);
+    shared.barriers.Init(64 * C::kRoleWarps);
+    MbarrierInit(&shared.walked, 2 * C::kRoleWarps);
     for (Exchange& exchange : shared.exchange) {
       for (int i = 0; i < 2; ++i) {
         MbarrierInit(&exchange.state_ready[i], 1);

@@ -25,9 +25,11 @@ struct Shared {
   float gates[2][kGates][kChunk];
   std::uint16_t q[kOutputs ? 2 : 1][2][kOutputs ? kChunk * 64 : 8];
   std::uint16_t p[kOutputs ? kChunk * kChunk : 8];
+  // The state before the first chunk lies where the second one's tiles come, the state after the
+  // last where no chunk is left (TilesOfState).
   // Phase n of pairs is chunk 2 n + i, of the others chunk n: tiles are there; the chunk is
   // computed; its outputs are stored.
-  std::uint64_t full[2], t_full[2], p_full, ended, stored[2];
+  std::uint64_t full[2], t_full[2], p_full, ended, stored[2], state_full, state_taken;
   Piece piece;
   int not_finite;
 };
@@ -67,12 +69,6 @@ __device__ const HeadTile& HeadOf(const Workspace& workspace, const Work& work, 
   return workspace.heads[slot * kValueHeads + work.head];
 }
 
-// This warp has done with what `barrier` guards.
-__device__ void Arrive(std::uint64_t* barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) MbarrierArrive(barrier);
-}
-
 template <bool kOutputs>
 __device__ void InitShared(Shared<kOutputs>& shared) {
   if (threadIdx.x == 0) {
@@ -80,10 +76,12 @@ __device__ void InitShared(Shared<kOutputs>& shared) {
     for (int s = 0; s < 2; ++s) {
       MbarrierInit(&shared.full[s], 1);
       MbarrierInit(&shared.t_full[s], 1);
-      MbarrierInit(&shared.stored[s], kWarps);
+      MbarrierInit(&shared.stored[s], kConsumers);
     }
     MbarrierInit(&shared.p_full, 1);
-    MbarrierInit(&shared.ended, kWarps);
+    MbarrierInit(&shared.ended, kConsumers);
+    MbarrierInit(&shared.state_full, 1);
+    MbarrierInit(&shared.state_taken, kConsumers);
     FenceMbarrierInit();
   }
   __syncthreads();
@@ -101,12 +99,37 @@ __device__ ChunkTiles TilesOf(Shared<kOutputs>& shared, int chunk) {
   }
 }
 
+template <bool kOutputs>
+__device__ StateTiles TilesOfState(Shared<kOutputs>& shared) {
+  StateTiles tiles;
+  for (int i = 0; i < 2; ++i) tiles.box[i] = reinterpret_cast<std::byte*>(shared.k[1][i]);
+  if constexpr (kOutputs) {
+    for (int i = 0; i < 2; ++i) tiles.box[2 + i] = reinterpret_cast<std::byte*>(shared.q[1][i]);
+  } else {
+    tiles.box[2] = reinterpret_cast<std::byte*>(shared.t[1]);
+    tiles.box[3] = reinterpret_cast<std::byte*>(shared.v[1]);
+  }
+  return tiles;
+}
+
+// The state before the first chunk.
+struct InitialState {
+  const CUtensorMap* map = nullptr;  // null = zeros, or the identity
+  std::int32_t row = 0;              // StateRow
+  bool of_kernel_before = false;     // which writes it
+};
+
 // One thread: tiles of chunk i + 1 and p of chunk i once all warps have ended chunk i - 1, t of
 // chunk i + 1 once its place no longer holds the outputs of chunk i - 1.
 template <bool kOutputs>
 __device__ void LoadChunks(const Workspace& workspace, const CUtensorMap* v_map, const Work& work,
-                           Shared<kOutputs>& shared) {
+                           const InitialState& initial, Shared<kOutputs>& shared) {
   const int chunks = ChunksOf(work);
+  const auto load_state = [&](bool of_kernel_before) {
+    if (initial.map != nullptr && initial.of_kernel_before == of_kernel_before) {
+      LoadStateTiles(initial.map, initial.row, TilesOfState(shared), &shared.state_full);
+    }
+  };
   const auto load_t = [&](int chunk) {
     if constexpr (kOutputs) {
       LoadTriangle(shared.t[chunk % 2], HeadOf(workspace, work, chunk).t,
@@ -118,8 +141,11 @@ __device__ void LoadChunks(const Workspace& workspace, const CUtensorMap* v_map,
       LoadTriangle(shared.p, HeadOf(workspace, work, chunk).p, &shared.p_full);
     }
   };
+  load_state(false);
   GridDepControlWait();
+  load_state(true);
   for (int chunk = 0; chunk < min(chunks, 2); ++chunk) {
+    if (chunk == 1) MbarrierWait(&shared.state_taken, 0);
     LoadTiles(workspace, v_map, work, chunk, shared);
     load_t(chunk);
     if (chunk == 0) load_p(chunk);
@@ -148,11 +174,11 @@ __device__ void WalkChunks(PairedWalker<kOutputs>& walker, const Work& work, boo
     if constexpr (kOutputs) {
       if (chunk > 0) {
         walker.StoreOutput(shared.t[other], chunk - 1, kChunk);
-        Arrive(&shared.stored[other]);
+        MbarrierArrive(&shared.stored[other]);
       }
     }
     walker.EndChunk(tiles, values ? TokensOf(work, chunk) : 0);
-    Arrive(&shared.ended);
+    MbarrierArrive(&shared.ended);
   }
   if constexpr (kOutputs) {
     if (chunks > 0) {
@@ -164,9 +190,25 @@ __device__ void WalkChunks(PairedWalker<kOutputs>& walker, const Work& work, boo
 // The second warpgroup's whole life.
 template <bool kOutputs>
 __device__ void Load(const Workspace& workspace, const CUtensorMap* v_map, const Work& work,
-                     Shared<kOutputs>& shared) {
+                     const InitialState& initial, Shared<kOutputs>& shared) {
   SetMaxNRegDec<kLoaderRegisters>();
-  if (threadIdx.x == kConsumers) LoadChunks(workspace, v_map, work, shared);
+  if (threadIdx.x == kConsumers) LoadChunks(workspace, v_map, work, initial, shared);
+}
+
+// The first warpgroup. It waits for the kernel before instead of polling the barriers of tiles that
+// cannot come earlier.
+template <bool kOutputs>
+__device__ void TakeState(PairedWalker<kOutputs>& walker, const InitialState& initial,
+                          Shared<kOutputs>& shared) {
+  if (initial.of_kernel_before) GridDepControlWait();
+  if (initial.map != nullptr) {
+    MbarrierWait(&shared.state_full, 0);
+    walker.TakeState(TilesOfState(shared));
+  } else {
+    walker.ClearState();
+  }
+  MbarrierArrive(&shared.state_taken);
+  GridDepControlWait();
 }
 
 // fp16 did not hold the numbers of some row: all rows again, with the recurrence.
@@ -174,12 +216,6 @@ __device__ void WalkAgain(const Args& args, const Work& work, float scale) {
   for (int row = threadIdx.x / 32; row < kRows; row += kWarps) {
     RecurrentRow(args, work.sequence, work.head, work.first_row + row, work.begin, work.end, scale);
   }
-}
-
-// Of this warp's first row of V.
-__device__ std::int64_t StateAt(std::int64_t number, int head, int first_row) {
-  return ((number * kValueHeads + head) * kHeadSize + first_row + threadIdx.x / 32 * kWarpRows) *
-         kHeadSize;
 }
 
 __device__ std::uint16_t* OutputAt(const Args& args, const Work& work) {
@@ -196,31 +232,45 @@ __device__ bool AllFinite(const PairedWalker<kOutputs>& walker, Shared<kOutputs>
 
 __global__ void __launch_bounds__(kThreads, 2)
     PairedChain(const __grid_constant__ Args args, const __grid_constant__ Workspace workspace,
-                const __grid_constant__ CUtensorMap v_map) {
+                const __grid_constant__ ChainMaps maps) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<true>*>(memory);
   const Work work = FindWork<kRows>(args, workspace);
   InitShared(shared);
-  if (threadIdx.x >= kConsumers) return Load(workspace, &v_map, work, shared);
+  const bool zeros = args.state == nullptr || (work.begin == work.end && args.zero_empty_states);
+  const std::int32_t state_row = StateRow(work.sequence, work.head, work.first_row);
+  const InitialState initial{zeros ? nullptr : &maps.state, state_row};
+  if (threadIdx.x >= kConsumers) return Load(workspace, &maps.v, work, initial, shared);
   SetMaxNRegInc<kConsumerRegisters>();
   const float scale = ScaleOf(args);
-  const std::int64_t state_at = StateAt(work.sequence, work.head, work.first_row);
   PairedWalker<true> walker(OutputAt(args, work), scale);
-  const bool zeros = args.state == nullptr || (work.begin == work.end && args.zero_empty_states);
-  walker.LoadState(zeros ? nullptr : args.state + state_at);
+  TakeState(walker, initial, shared);
   WalkChunks(walker, work, true, shared);
   if (AllFinite(walker, shared)) {
-    walker.StoreState(args.new_state + state_at);
+    walker.StoreState(TilesOfState(shared), &maps.new_state, state_row);
   } else {
     WalkAgain(args, work, scale);  // from the state that nobody has overwritten yet
   }
+}
+
+// 64 rows of M, [2][128 rows][64] in memory, from tiles that this warpgroup wrote.
+__device__ void StoreTransition(const std::uint16_t (&tiles)[2][kChunk * 64], std::uint16_t* m,
+                                int first_row) {
+  FenceProxyAsyncShared();
+  BarSync(1, kConsumers);
+  if (threadIdx.x != 0) return;
+  for (int half = 0; half < 2; ++half) {
+    BulkStore(m + (half * kHeadSize + first_row) * 64, tiles[half], sizeof(tiles[half]));
+  }
+  BulkCommitGroup();
+  BulkWaitGroupRead<0>();
 }
 
 // E and M of a piece (blockIdx / 2 % 2), 64 rows a CTA; of the first piece of a sequence the state
 // at its end instead, and nothing of the last.
 __global__ void __launch_bounds__(kThreads, 2)
     PieceEnds(const __grid_constant__ Args args, const __grid_constant__ Workspace workspace,
-              const __grid_constant__ CUtensorMap v_map) {
+              const __grid_constant__ ChainMaps maps) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<false>*>(memory);
   GridDepControlLaunchDependents();
@@ -234,22 +284,23 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   InitShared(shared);
   const Work work{piece.sequence, piece.begin, piece.end, head, first_row};
-  if (threadIdx.x >= kConsumers) return Load(workspace, &v_map, work, shared);
+  const bool zeros = piece.index > 0 || args.state == nullptr;
+  const InitialState initial{zeros ? nullptr : &maps.state,
+                             StateRow(piece.sequence, head, first_row)};
+  if (threadIdx.x >= kConsumers) return Load(workspace, &maps.v, work, initial, shared);
   SetMaxNRegInc<kConsumerRegisters>();
-  const int warp_row = first_row + threadIdx.x / 32 * kWarpRows;
   PairedWalker<false> walker(nullptr, 0);
-  if (transition) {
-    walker.SetIdentity(warp_row);
-  } else {
-    const bool zeros = piece.index > 0 || args.state == nullptr;
-    walker.LoadState(zeros ? nullptr : args.state + StateAt(piece.sequence, head, first_row));
-  }
+  TakeState(walker, initial, shared);
+  if (transition) walker.SetIdentity(first_row + threadIdx.x / 32 * kWarpRows);
   WalkChunks(walker, work, !transition, shared);
+  BarSync(1, kConsumers);  // all warps have done with the tiles
   if (transition) {
-    walker.StoreTransition(
-        workspace.transitions + (piece.number * kValueHeads + head) * kStateElements, warp_row);
+    walker.PutTransition(shared.k[1]);
+    StoreTransition(shared.k[1],
+                    workspace.transitions + (piece.number * kValueHeads + head) * kStateElements,
+                    first_row);
   } else {
-    walker.StoreState(workspace.ends + StateAt(piece.number, head, first_row));
+    walker.StoreState(TilesOfState(shared), &maps.ends, StateRow(piece.number, head, first_row));
   }
 }
 
@@ -277,7 +328,7 @@ __device__ bool LastOfNotFinite(const Workspace& workspace, const Piece& piece, 
 // The pieces from their starts.
 __global__ void __launch_bounds__(kThreads, 2)
     PieceChain(const __grid_constant__ Args args, const __grid_constant__ Workspace workspace,
-               const __grid_constant__ CUtensorMap v_map) {
+               const __grid_constant__ ChainMaps maps) {
   extern __shared__ __align__(1024) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<true>*>(memory);
   const int head = blockIdx.x / 2 % kValueHeads, first_row = blockIdx.x % 2 * kRows;
@@ -286,16 +337,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (piece.count == 0) return;
   InitShared(shared);
   Work work{piece.sequence, piece.begin, piece.end, head, first_row};
-  if (threadIdx.x >= kConsumers) return Load(workspace, &v_map, work, shared);
+  const InitialState initial{&maps.starts, StateRow(piece.number, head, first_row), true};
+  if (threadIdx.x >= kConsumers) return Load(workspace, &maps.v, work, initial, shared);
   SetMaxNRegInc<kConsumerRegisters>();
   const float scale = ScaleOf(args);
   PairedWalker<true> walker(OutputAt(args, work), scale);
-  GridDepControlWait();
-  walker.LoadState(workspace.starts + StateAt(piece.number, head, first_row));
+  TakeState(walker, initial, shared);
   WalkChunks(walker, work, true, shared);
   AllFinite(walker, shared);
   if (piece.index + 1 == piece.count) {
-    walker.StoreState(args.new_state + StateAt(piece.sequence, head, first_row));
+    walker.StoreState(TilesOfState(shared), &maps.new_state,
+                      StateRow(piece.sequence, head, first_row));
+    if (threadIdx.x == 0) BulkWaitGroup<0>();  // before anybody may store it again
   }
   if (LastOfNotFinite(workspace, piece, work, shared)) {
     // `state` may be overwritten by now; the start of the first piece is a copy of it.
@@ -310,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-void LaunchPairedChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
+void LaunchPairedChain(const Args& args, const Workspace& workspace, const ChainMaps& maps,
                        Stream stream) {
   static const bool allowed =
       (AllowChain(PairedChain, sizeof(Shared<true>)), AllowChain(PieceEnds, sizeof(Shared<false>)),
@@ -318,15 +371,15 @@ void LaunchPairedChain(const Args& args, const Workspace& workspace, const CUten
   static_cast<void>(allowed);
   if (workspace.piece_chunks == 0) {
     LaunchDependent(PairedChain, args.sequences * kValueHeads * 2, kThreads, sizeof(Shared<true>),
-                    stream, args, workspace, v_map);
+                    stream, args, workspace, maps);
     return;
   }
   const std::int64_t pieces = FirstPiece(args.tokens, args.sequences, workspace.piece_chunks);
   LaunchDependent(PieceEnds, pieces * kValueHeads * 4, kThreads, sizeof(Shared<false>), stream,
-                  args, workspace, v_map);
+                  args, workspace, maps);
   LaunchPieceStarts(args, workspace, stream);
   LaunchDependent(PieceChain, pieces * kValueHeads * 2, kThreads, sizeof(Shared<true>), stream,
-                  args, workspace, v_map);
+                  args, workspace, maps);
 }
 
 }  // namespace assay::gdn_prefill

@@ -15,6 +15,7 @@
 #include "cuda/wgmma_f16.cuh"
 #include "ops/gdn_prefill/sm90_chain.cuh"
 #include "ops/gdn_prefill/sm90_state_rows.cuh"
+#include "ops/gdn_prefill/sm90_state_tiles.cuh"
 #include "ops/gdn_prefill/sm90_walker.cuh"
 
 namespace assay::gdn_prefill {
@@ -39,9 +40,15 @@ class PairedWalker {
   __device__ PairedWalker(std::uint16_t* output, float scale)
       : lane_(threadIdx.x % 32), output_(output), scale_(scale) {}
 
-  // `state` of this warp's first row; null = zeros.
-  __device__ void LoadState(const float* state) { LoadStateRows(state, s_); }
-  __device__ void StoreState(float* state) const { StoreStateRows(s_, state); }
+  __device__ void ClearState() {
+#pragma unroll
+    for (float& s : s_) s = 0;
+  }
+  __device__ void TakeState(const StateTiles& tiles) { gdn_prefill::TakeState(tiles, s_); }
+  __device__ void StoreState(const StateTiles& tiles, const CUtensorMap* map,
+                             std::int32_t row) const {
+    gdn_prefill::StoreState(s_, tiles, map, row);
+  }
 
   // The identity, `first_row` being this warp's first one.
   __device__ void SetIdentity(int first_row) {
@@ -52,13 +59,13 @@ class PairedWalker {
     }
   }
 
-  // As fp16 to a tile of [2][128 rows][64 columns], each row of 64 swizzled as in sm90_chunk.cuh.
-  __device__ void StoreTransition(std::uint16_t* tile, int first_row) const {
+  // As fp16 in tiles of [2][64 rows][64 columns], each row of 64 swizzled as in sm90_chunk.cuh.
+  __device__ void PutTransition(std::uint16_t (&tiles)[2][kChunk * 64]) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      const int row = first_row + lane_ / 4 + i % 2 * 8, unit = i / 2;
-      auto* to = reinterpret_cast<std::byte*>(tile) + unit / 8 * kHeadSize * 128 +
-                 Swizzled(row, unit % 8) + lane_ % 4 * 4;
+      const int row = threadIdx.x / 32 * kWarpRows + lane_ / 4 + i % 2 * 8, unit = i / 2;
+      auto* to =
+          reinterpret_cast<std::byte*>(tiles[unit / 8]) + Swizzled(row, unit % 8) + lane_ % 4 * 4;
       *reinterpret_cast<std::uint32_t*>(to) = PackHalf(s_[2 * i], s_[2 * i + 1]);
     }
   }

@@ -11,7 +11,7 @@
 #include "cuda/ldmatrix.cuh"
 #include "cuda/wgmma.cuh"
 #include "cuda/wgmma_f16.cuh"
-#include "ops/gdn_prefill/sm90_chain.cuh"
+#include "ops/gdn_prefill/sm90_state_tiles.cuh"
 #include "ops/gdn_prefill/sm90_walker.cuh"
 
 namespace assay::gdn_prefill {
@@ -25,21 +25,14 @@ class Walker {
   __device__ Walker(std::uint16_t* outputs, std::uint16_t* output, float scale)
       : lane_(threadIdx.x % 32), outputs_(outputs), output_(output), scale_(scale) {}
 
-  // `state` of this warp's first row; null = zeros.
-  __device__ void LoadState(const float* state) {
+  __device__ void ClearState() {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      float2 pair = make_float2(0, 0);
-      if (state != nullptr) pair = *reinterpret_cast<const float2*>(state + StateAt(i));
-      s_[2 * i] = pair.x;
-      s_[2 * i + 1] = pair.y;
-    }
+    for (float& s : s_) s = 0;
   }
-  __device__ void StoreState(float* state) const {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      *reinterpret_cast<float2*>(state + StateAt(i)) = make_float2(s_[2 * i], s_[2 * i + 1]);
-    }
+  __device__ void TakeState(const StateTiles& tiles) { gdn_prefill::TakeState(tiles, s_); }
+  __device__ void StoreState(const StateTiles& tiles, const CUtensorMap* map,
+                             std::int32_t row) const {
+    gdn_prefill::StoreState(s_, tiles, map, row);
   }
 
   // Whether fp16 held everything. Infinities and NaN of any earlier step are still in the state:
@@ -159,11 +152,6 @@ class Walker {
   }
 
  private:
-  // Floats 2 i and 2 i + 1 of the state, from this warp's first row.
-  __device__ int StateAt(int i) const {
-    return (lane_ / 4 + i % 2 * 8) * kHeadSize + i / 2 * 8 + 2 * (lane_ % 4);
-  }
-
   // What Y takes from the stage, at the places of accumulators: beta v (0 behind the sequence), and
   // beta e^G of tokens 2 (lane % 4) and the next of each tile of 8.
   __device__ void LoadValues(const std::uint16_t (*v)[kWarpRows], const HeadTile& head, int tokens,

@@ -17,7 +17,7 @@
 
 namespace assay::gdn_prefill {
 
-inline constexpr int kConsumerBarrier = 1, kFirstGroupBarrier = 2;
+inline constexpr int kFirstGroupBarrier = 1;  // one a group
 
 template <int kGroupCount, int kSplitCount>
 struct Config {

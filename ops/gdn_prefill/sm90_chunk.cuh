@@ -39,6 +39,17 @@ __host__ __device__ inline std::int64_t FirstSlot(std::int64_t cu_seqlen, std::i
   return cu_seqlen / kChunk + sequence;
 }
 
+// A box of a state's map.
+inline constexpr int kStateRows = 64, kStateColumns = 32;
+
+// Of what the chains of 64 rows move by TMA.
+struct ChainMaps {
+  CUtensorMap v;
+  // fp32 [sequences (ends, starts: pieces) x 8 x 128, 128], box 64 x 32 with the 128-byte swizzle.
+  // What is absent is a copy of new_state.
+  CUtensorMap state, new_state, ends, starts;
+};
+
 struct Workspace {
   KeyTile* keys = nullptr;              // [slots, 4]
   HeadTile* heads = nullptr;            // [slots, 8]
@@ -56,15 +67,16 @@ struct Workspace {
 void LaunchFactors(const Args& args, const Workspace& workspace, Stream stream);
 
 // The second kernel, a programmatic dependent of the first: walks the chunks of each sequence in
-// order, 16 or 32 rows of V a CTA (sm90_chain_narrow.cu), or 64 (sm90_chain_wide.cu). `v_map`:
-// args.v as [tokens, 8, 128], box 16 x 1 x 64.
+// order. 16 or 32 rows of V a CTA (sm90_chain_narrow.cu); `v_map`: args.v as [tokens, 8, 128], box
+// 16 x 1 x 64.
 void LaunchNarrowChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
                        int rows, Stream stream);
-void LaunchWideChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
+// 64 rows (sm90_chain_wide.cu); maps.v as above.
+void LaunchWideChain(const Args& args, const Workspace& workspace, const ChainMaps& maps,
                      Stream stream);
-// 64 rows, two CTAs on a multiprocessor (sm90_chain_paired.cu); with pieces three kernels. Box
-// 64 x 1 x 64 with the 128-byte swizzle.
-void LaunchPairedChain(const Args& args, const Workspace& workspace, const CUtensorMap& v_map,
+// 64 rows, two CTAs on a multiprocessor (sm90_chain_paired.cu); with pieces three kernels. maps.v
+// has boxes of 64 x 1 x 64 with the 128-byte swizzle.
+void LaunchPairedChain(const Args& args, const Workspace& workspace, const ChainMaps& maps,
                        Stream stream);
 // sm90_piece_starts.cu
 void LaunchPieceStarts(const Args& args, const Workspace& workspace, Stream stream);

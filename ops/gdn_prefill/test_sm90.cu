@@ -33,11 +33,13 @@ Bits Execute(TestCase& test, const Plan& plan) {
 }
 Bits Execute(TestCase& test) { return Execute(test, Chain(16)); }
 
-// Every chain passes, and sequences in pieces too.
+// Every chain passes, and sequences in pieces too, the shortest that there may be.
 void ExpectRight(TestCase& test, const std::string& what) {
   const Expected expected = ComputeExpected(TheFamily(), test.problem, test.inputs, AllRows(test));
-  for (const Plan& plan :
-       {Chain(16), Chain(32), Chain(64), Paired(), Paired(1), Paired(2), Paired(3)}) {
+  const std::int64_t tokens = test.problem.axes.at("total_seq_len");
+  const int least = static_cast<int>(tokens / (kMostPieces * kChunk)) + 1;
+  for (const Plan& plan : {Chain(16), Chain(32), Chain(64), Paired(), Paired(least),
+                           Paired(least + 1), Paired(least + 2)}) {
     Execute(test, plan);
     const Verdict verdict =
         Verify(TheFamily(), test.problem, test.inputs, test.outputs, expected, 1);
@@ -274,6 +276,11 @@ TEST_F(GdnPrefillSm90, RefusesBadLengthsAndUnknownChains) {
                 Prepare(test, args, {false, 32, false, 4})(nullptr);
               }),
               HasSubstr("no pieces of 4 chunks for 32 rows"));
+  TestCase long_one = MakeCaseOf({2 * kMostPieces * kChunk + 1});
+  OnDevice on_device(long_one);
+  const Args long_args = BindOnDevice(long_one.problem, on_device.inputs(), on_device.outputs());
+  EXPECT_THAT(error_of([&] { Prepare(long_one, long_args, Paired(2))(nullptr); }),
+              HasSubstr("pieces of 2 chunks for 4097 tokens are more than 32"));
 }
 
 Plan PlanOf(std::int64_t tokens, std::int64_t sequences) {
