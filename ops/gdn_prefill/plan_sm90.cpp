@@ -1,6 +1,9 @@
 // Which kernels a batch gets: the cheapest by a model of their times, fitted to measurements on one
 // H200 (README.md).
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
 
 #include "ops/gdn_prefill/sm90.h"
 #include "ops/gdn_prefill/spec.h"
@@ -22,14 +25,14 @@ struct Batch {
   std::int64_t chunks = 0, longest = 0;  // of all, of the longest
 };
 
-// A chain kernel: microseconds of a chunk in the CTA of the longest sequence and where all places
-// are taken, and of the rest of a CTA; rows of V that a CTA has, and CTAs that the GPU holds.
+// A chain kernel: microseconds of a chunk of the longest sequence and where all places are taken,
+// and of what (sequence, head, rows) costs besides; rows of V, and CTAs that the GPU holds.
 struct Chain {
   double longest_chunk, chunk, cta;
   int rows, places;
 };
 constexpr Chain kNarrow16{0.975, 0.975, 2.0, 16, 132}, kNarrow32{1.39, 1.39, 2.8, 32, 132},
-    kWide{1.4, 1.4, 4.3, 64, 132}, kPaired{2.0, 2.3, 5.6, 64, 264};
+    kWide{1.4, 1.4, 2.8, 64, 132}, kPaired{2.0, 2.3, 5.6, 64, 264};
 
 // The longest sequence, or all of them on all places.
 double Microseconds(const Chain& chain, const Batch& batch) {
@@ -67,6 +70,40 @@ Plan ChooseChain(const Batch& batch) {
 }
 
 }  // namespace
+
+WideSchedule ScheduleWide(const std::int64_t* cu_seqlens, std::int64_t sequences, int places) {
+  const auto cost = [&](std::int64_t s) {
+    const std::int64_t tokens = cu_seqlens[s + 1] - cu_seqlens[s];
+    return static_cast<double>((tokens + kChunkTokens - 1) / kChunkTokens) * kWide.chunk +
+           kWide.cta;
+  };
+  std::vector<std::int64_t> order(static_cast<std::size_t>(sequences));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::int64_t x, std::int64_t y) { return cost(x) > cost(y); });
+  // The longest first, each to the CTA that would be free first.
+  constexpr std::int64_t kItems = 2 * kValueHeads;  // of a sequence
+  const auto ctas = static_cast<std::size_t>(std::min<std::int64_t>(places, sequences * kItems));
+  std::vector<std::vector<std::int32_t>> lists(ctas);
+  std::priority_queue<std::pair<double, std::size_t>, std::vector<std::pair<double, std::size_t>>,
+                      std::greater<>>
+      free_at;
+  for (std::size_t c = 0; c < ctas; ++c) free_at.emplace(0, c);
+  for (const std::int64_t s : order) {
+    for (std::int64_t i = 0; i < kItems; ++i) {
+      const auto [when, c] = free_at.top();
+      free_at.pop();
+      lists[c].push_back(static_cast<std::int32_t>(s * kItems + i));
+      free_at.emplace(when + cost(s), c);
+    }
+  }
+  WideSchedule schedule;
+  for (const std::vector<std::int32_t>& list : lists) {
+    schedule.items.insert(schedule.items.end(), list.begin(), list.end());
+    schedule.first_item.push_back(static_cast<std::int32_t>(schedule.items.size()));
+  }
+  return schedule;
+}
 
 Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences) {
   Batch batch{sequences};

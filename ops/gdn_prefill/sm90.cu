@@ -25,6 +25,22 @@ std::shared_ptr<T> AllocateDevice(std::int64_t count, const char* what) {
   return std::shared_ptr<T>(static_cast<T*>(memory), [](T* m) { cudaFree(m); });
 }
 
+std::shared_ptr<std::int32_t> Upload(const std::vector<std::int32_t>& values, const char* what) {
+  auto memory = AllocateDevice<std::int32_t>(static_cast<std::int64_t>(values.size()), what);
+  CheckCuda(cudaMemcpy(memory.get(), values.data(), values.size() * sizeof(std::int32_t),
+                       cudaMemcpyHostToDevice),
+            what);
+  return memory;
+}
+
+int Multiprocessors() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute of multiprocessors");
+  return count;
+}
+
 std::vector<std::int32_t> LongestFirst(const std::int64_t* cu_seqlens, std::int64_t sequences) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(sequences));
   std::iota(order.begin(), order.end(), 0);
@@ -46,7 +62,8 @@ CUtensorMap ValueMap(const Args& args, bool paired) {
   return sm90::EncodeTensorMap(spec);
 }
 
-CUtensorMap StateMap(const char* name, const float* base, std::int64_t states) {
+CUtensorMap StateMap(const char* name, const float* base, std::int64_t states,
+                     int rows = kStateRows) {
   sm90::TensorMapSpec spec;
   spec.name = name;
   spec.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
@@ -54,7 +71,7 @@ CUtensorMap StateMap(const char* name, const float* base, std::int64_t states) {
   spec.base = base;
   spec.extents = {kHeadSize, states * kValueHeads * kHeadSize};
   spec.strides_bytes = {kHeadSize * 4};
-  spec.box = {kStateColumns, kStateRows};
+  spec.box = {kStateColumns, rows};
   return sm90::EncodeTensorMap(spec);
 }
 
@@ -97,7 +114,8 @@ void UsePieces(const Args& args, int chunks, float* memory, Workspace& workspace
 ChainMaps MakeMaps(const Args& args, const Plan& plan, float* scratch) {
   ChainMaps maps;
   maps.v = ValueMap(args, plan.paired);
-  maps.new_state = StateMap("new_state", args.new_state, args.sequences);
+  maps.new_state = StateMap("new_state", args.new_state, args.sequences,
+                            plan.paired ? kStateRows : kWideStoreRows);
   maps.state =
       args.state == nullptr ? maps.new_state : StateMap("state", args.state, args.sequences);
   maps.ends = maps.starts = maps.new_state;
@@ -144,11 +162,15 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
   const std::int64_t slots = FirstSlot(args.tokens, args.sequences);
   const auto keys = AllocateDevice<KeyTile>(slots * kKeyHeads, "cudaMalloc of key tiles");
   const auto heads = AllocateDevice<HeadTile>(slots * kValueHeads, "cudaMalloc of head tiles");
-  const auto order = AllocateDevice<std::int32_t>(args.sequences, "cudaMalloc of the order");
-  const std::vector<std::int32_t> host_order = LongestFirst(host_cu_seqlens, args.sequences);
-  CheckCuda(cudaMemcpy(order.get(), host_order.data(), host_order.size() * sizeof(std::int32_t),
-                       cudaMemcpyHostToDevice),
-            "cudaMemcpy of the order");
+  const auto order = Upload(LongestFirst(host_cu_seqlens, args.sequences), "the order of work");
+  std::shared_ptr<std::int32_t> items, first_item;
+  int ctas = 0;
+  if (plan.chain_rows == 64 && !plan.paired) {
+    const WideSchedule schedule = ScheduleWide(host_cu_seqlens, args.sequences, Multiprocessors());
+    items = Upload(schedule.items, "the items of work");
+    first_item = Upload(schedule.first_item, "the items of CTAs");
+    ctas = static_cast<int>(schedule.first_item.size()) - 1;
+  }
   const auto scratch = plan.piece_chunks > 0 ? AllocatePieces(args, plan.piece_chunks) : nullptr;
   const ChainMaps maps = MakeMaps(args, plan, scratch.get());
   return [=](Stream stream) {
@@ -156,6 +178,9 @@ std::function<void(Stream)> PrepareCuda(const Args& args, const std::int64_t* ho
     workspace.keys = keys.get();
     workspace.heads = heads.get();
     if (args.sequences > 1) workspace.order = order.get();
+    workspace.items = items.get();
+    workspace.first_item = first_item.get();
+    workspace.ctas = ctas;
     if (scratch != nullptr) UsePieces(args, plan.piece_chunks, scratch.get(), workspace);
     LaunchFactors(args, workspace, stream);
     if (plan.paired) {

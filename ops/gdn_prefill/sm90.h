@@ -32,6 +32,15 @@ inline constexpr std::int64_t kMostPieces = 32;
 // plan_sm90.cpp. By the lengths of the sequences; `cu_seqlens` [sequences + 1] in host memory.
 Plan ChoosePlan(const std::int64_t* cu_seqlens, std::int64_t sequences);
 
+// Which CTA of the wide chain walks what, in which order: item (sequence * 8 + head) * 2 + half of
+// V. CTA c has items[first_item[c]] .. items[first_item[c + 1] - 1], at least one.
+struct WideSchedule {
+  std::vector<std::int32_t> items;
+  std::vector<std::int32_t> first_item{0};
+};
+// plan_sm90.cpp. For at most `places` CTAs, balanced by the lengths of the sequences.
+WideSchedule ScheduleWide(const std::int64_t* cu_seqlens, std::int64_t sequences, int places);
+
 // The call of this room on the current CUDA device. Allocates the workspace and builds tensor maps
 // once; the result only enqueues, any number of times, one at a time (calls share the workspace).
 // Pointers of `args` are device memory, cu_seqlens included: the kernels read the lengths there, so

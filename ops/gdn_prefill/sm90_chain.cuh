@@ -52,13 +52,12 @@ struct Stage {
   std::uint16_t v[kBoxes][kChunk][kWarpRows];  // bf16; rows behind the sequence hold anything
 };
 
-// One thread: feeds the stages once the first kernel has ended.
+// One thread, once the first kernel has ended: feeds the stages.
 template <int kBoxes, int kStages>
 __device__ inline void LoadChunks(const Workspace& workspace, const CUtensorMap* v_map,
                                   const Work& work, Stage<kBoxes> (&stages)[kStages],
-                                  sm90::PipelineBarriers<kStages>& barriers) {
-  sm90::GridDepControlWait();
-  sm90::PipelineState<kStages> state;
+                                  sm90::PipelineBarriers<kStages>& barriers,
+                                  sm90::PipelineState<kStages>& state) {
   for (int chunk = 0; chunk < ChunksOf(work); ++chunk) {
     Stage<kBoxes>& stage = stages[state.stage];
     std::uint64_t* full = &barriers.full[state.stage];

@@ -106,7 +106,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (warp < 2 * C::kRoleWarps) {
     Walk<C>(args, work, warp, shared);
   } else if (threadIdx.x % 32 == 0) {
-    LoadChunks(workspace, &v_map, work, shared.stages, shared.barriers);
+    PipelineState<kStages> state;
+    GridDepControlWait();
+    LoadChunks(workspace, &v_map, work, shared.stages, shared.barriers, state);
   }
 }
 

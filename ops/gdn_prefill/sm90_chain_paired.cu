@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   WalkChunks(walker, work, true, shared);
   if (AllFinite(walker, shared)) {
     walker.StoreState(TilesOfState(shared), &maps.new_state, state_row);
+    if (threadIdx.x == 0) BulkWaitGroupRead<0>();
   } else {
     WalkAgain(args, work, scale);  // from the state that nobody has overwritten yet
   }
@@ -263,7 +264,6 @@ __device__ void StoreTransition(const std::uint16_t (&tiles)[2][kChunk * 64], st
     BulkStore(m + (half * kHeadSize + first_row) * 64, tiles[half], sizeof(tiles[half]));
   }
   BulkCommitGroup();
-  BulkWaitGroupRead<0>();
 }
 
 // E and M of a piece (blockIdx / 2 % 2), 64 rows a CTA; of the first piece of a sequence the state
@@ -302,6 +302,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   } else {
     walker.StoreState(TilesOfState(shared), &maps.ends, StateRow(piece.number, head, first_row));
   }
+  if (threadIdx.x == 0) BulkWaitGroupRead<0>();
 }
 
 // All CTAs of the pieces of a sequence come here with the same head and rows: true for the last

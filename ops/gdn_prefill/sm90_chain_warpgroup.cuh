@@ -30,9 +30,8 @@ class Walker {
     for (float& s : s_) s = 0;
   }
   __device__ void TakeState(const StateTiles& tiles) { gdn_prefill::TakeState(tiles, s_); }
-  __device__ void StoreState(const StateTiles& tiles, const CUtensorMap* map,
-                             std::int32_t row) const {
-    gdn_prefill::StoreState(s_, tiles, map, row);
+  __device__ void StoreState(std::byte* staging, const CUtensorMap* map, std::int32_t row) const {
+    StoreStateOfWarp(s_, staging, map, row);
   }
 
   // Whether fp16 held everything. Infinities and NaN of any earlier step are still in the state:

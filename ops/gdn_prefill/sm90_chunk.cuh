@@ -39,14 +39,14 @@ __host__ __device__ inline std::int64_t FirstSlot(std::int64_t cu_seqlen, std::i
   return cu_seqlen / kChunk + sequence;
 }
 
-// A box of a state's map.
-inline constexpr int kStateRows = 64, kStateColumns = 32;
+// A box of a state's map. The wide chain stores 16 rows at a time.
+inline constexpr int kStateRows = 64, kStateColumns = 32, kWideStoreRows = 16;
 
 // Of what the chains of 64 rows move by TMA.
 struct ChainMaps {
   CUtensorMap v;
-  // fp32 [sequences (ends, starts: pieces) x 8 x 128, 128], box 64 x 32 with the 128-byte swizzle.
-  // What is absent is a copy of new_state.
+  // fp32 [sequences (ends, starts: pieces) x 8 x 128, 128], box 64 x 32 (new_state of the wide
+  // chain: 16 x 32) with the 128-byte swizzle. What is absent is a copy of new_state.
   CUtensorMap state, new_state, ends, starts;
 };
 
@@ -54,6 +54,9 @@ struct Workspace {
   KeyTile* keys = nullptr;              // [slots, 4]
   HeadTile* heads = nullptr;            // [slots, 8]
   const std::int32_t* order = nullptr;  // [sequences]: which come first; null = 0, 1, ..
+  // The wide chain: CTA c walks items first_item[c] .. first_item[c + 1] - 1 (WideSchedule).
+  const std::int32_t *items = nullptr, *first_item = nullptr;
+  int ctas = 0;
   // Pieces (sm90_pieces.cuh); 0 = sequences are not cut.
   int piece_chunks = 0;
   float *ends = nullptr,

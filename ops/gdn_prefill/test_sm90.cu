@@ -232,19 +232,22 @@ TEST_F(GdnPrefillSm90, SplitSequenceEqualsWhole) {
 
 // A recorded call follows cu_seqlens on the device.
 TEST_F(GdnPrefillSm90, ReplayReadsNewLengths) {
-  TestCase test = MakeCaseOf({100, 60, 40}), other = MakeCaseOf({10, 0, 190});
-  OnDevice device(test);
-  const Args args = BindOnDevice(test.problem, device.inputs(), device.outputs());
-  const auto call = Prepare(test, args, {false, 16});
-  Tensor& lengths = test.inputs["cu_seqlens"];
-  std::memcpy(lengths.data, other.inputs["cu_seqlens"].data, lengths.bytes());
-  CheckCuda(cudaMemcpy(const_cast<std::int64_t*>(args.cu_seqlens), lengths.data, lengths.bytes(),
-                       cudaMemcpyHostToDevice),
-            "cudaMemcpy of lengths");
-  call(nullptr);
-  device.Download();
-  const Verdict verdict = VerifyFully(test);
-  EXPECT_TRUE(verdict.passed()) << verdict.reason;
+  const TestCase other = MakeCaseOf({10, 0, 190});
+  for (const Plan& plan : {Chain(16), Chain(32), Chain(64), Paired(), Paired(1)}) {
+    TestCase test = MakeCaseOf({100, 60, 40});
+    OnDevice device(test);
+    const Args args = BindOnDevice(test.problem, device.inputs(), device.outputs());
+    const auto call = Prepare(test, args, plan);
+    Tensor& lengths = test.inputs["cu_seqlens"];
+    std::memcpy(lengths.data, other.inputs["cu_seqlens"].data, lengths.bytes());
+    CheckCuda(cudaMemcpy(const_cast<std::int64_t*>(args.cu_seqlens), lengths.data, lengths.bytes(),
+                         cudaMemcpyHostToDevice),
+              "cudaMemcpy of lengths");
+    call(nullptr);
+    device.Download();
+    const Verdict verdict = VerifyFully(test);
+    EXPECT_TRUE(verdict.passed()) << NameOf(plan) << ": " << verdict.reason;
+  }
 }
 
 TEST_F(GdnPrefillSm90, RefusesBadLengthsAndUnknownChains) {
@@ -308,6 +311,33 @@ TEST(GdnPrefillSm90Plan, FollowsTheMeasurements) {
   EXPECT_FALSE(PlanOf(8192, 8).paired);
   EXPECT_TRUE(PlanOf(8192, 57).paired);
   EXPECT_EQ(PlanOf(8192, 57).piece_chunks, 0);
+}
+
+TEST(GdnPrefillSm90Plan, TheScheduleHasEveryItemOnceAndIsBalanced) {
+  const std::int64_t cu_seqlens[] = {0, 1000, 1000, 1064, 3000, 3500, 3501, 4000, 6000, 6100, 8192};
+  constexpr std::int64_t kSequences = 10;
+  for (const int places : {1, 7, 132, 1000}) {
+    const WideSchedule schedule = ScheduleWide(cu_seqlens, kSequences, places);
+    ASSERT_EQ(schedule.first_item.front(), 0);
+    ASSERT_EQ(schedule.first_item.back(), kSequences * 16);
+    EXPECT_EQ(schedule.first_item.size(), std::min<std::size_t>(places, kSequences * 16) + 1);
+    std::vector<bool> seen(schedule.items.size());
+    std::vector<std::int64_t> chunks;
+    for (std::size_t c = 0; c + 1 < schedule.first_item.size(); ++c) {
+      EXPECT_LT(schedule.first_item[c], schedule.first_item[c + 1]) << "CTA " << c;
+      chunks.push_back(0);
+      for (int at = schedule.first_item[c]; at < schedule.first_item[c + 1]; ++at) {
+        const auto item = static_cast<std::size_t>(schedule.items[static_cast<std::size_t>(at)]);
+        EXPECT_FALSE(seen[item]) << "item " << item;
+        seen[item] = true;
+        chunks.back() += (cu_seqlens[item / 16 + 1] - cu_seqlens[item / 16] + 63) / 64;
+      }
+    }
+    EXPECT_THAT(seen, testing::Each(true));
+    // The longest sequence has 33 chunks; none more than that between any two CTAs.
+    const auto [least, most] = std::minmax_element(chunks.begin(), chunks.end());
+    EXPECT_LE(*most - *least, 33) << places;
+  }
 }
 
 }  // namespace
