@@ -68,6 +68,20 @@ class Masked(unittest.TestCase):
         expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v.double())
         torch.testing.assert_close(got.double(), expected, atol=1e-4, rtol=1e-4)
 
+    def test_joined_keys_follow_the_content_of_the_call(self):
+        import torch
+        inputs = {name: torch.randn(1, tokens, 4, 8) for name, tokens in
+                  (("Q", 5), ("K", 5), ("V", 5), ("K_prefix", 3), ("V_prefix", 3))}
+        operands = _attention.operands(problem_of(5, None), inputs)
+        for _ in range(2):
+            q, k, v = operands()
+            for got, name in ((k, "K"), (v, "V")):
+                torch.testing.assert_close(got[:, :, :3], inputs[name + "_prefix"].transpose(1, 2))
+                torch.testing.assert_close(got[:, :, 3:], inputs[name].transpose(1, 2))
+            torch.testing.assert_close(q, inputs["Q"].transpose(1, 2))
+            for tensor in inputs.values():
+                tensor.copy_(torch.randn(tensor.shape))
+
 
 if __name__ == "__main__":
     unittest.main()

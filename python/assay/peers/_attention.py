@@ -3,13 +3,19 @@ from assay.peer import Unsupported
 
 
 def operands(problem, inputs):
-    """Q, K, V as [B, H, N, D] views. A cached prefix is joined with the suffix here, outside of what is timed."""
+    """A function for each call to ask for Q, K, V as [B, H, N, D] views. A cached prefix is joined with the suffix in
+    it, so that this is timed: what is made beforehand would not follow the content of the call."""
     import torch
     q, k, v = inputs["Q"], inputs["K"], inputs["V"]
-    if "K_prefix" in inputs:
-        k, v = torch.cat([inputs["K_prefix"], k], 1), torch.cat([inputs["V_prefix"], v], 1)
-    keys = problem.axes.get("Nk", k.shape[1])  # the buffer may be longer
-    return q.transpose(1, 2), k[:, :keys].transpose(1, 2), v[:, :keys].transpose(1, 2)
+    keys = problem.axes.get("Nk")  # the buffer may be longer
+    pairs = [(inputs[name + "_prefix"], inputs[name]) for name in "KV" if "K_prefix" in inputs]
+    joined = [torch.cat(pair, 1) for pair in pairs]
+
+    def of_this_call():
+        for pair, whole in zip(pairs, joined):
+            torch.cat(pair, 1, out=whole)
+        return [x.transpose(1, 2) for x in (q, *(x[:, :keys] for x in joined or (k, v)))]
+    return of_this_call
 
 
 def segments(problem):

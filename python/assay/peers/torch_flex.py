@@ -15,14 +15,13 @@ def compiled():
 
 def prepare(problem, inputs, outputs):
     from torch.nn.attention.flex_attention import create_block_mask
-    q, k, v = _attention.operands(problem, inputs)
+    operands = _attention.operands(problem, inputs)
     blocks = None
     if problem.definition.endswith("prefix0"):
-        limits = _attention.limits(problem, q.device)
-        blocks = create_block_mask(lambda b, h, row, key: key < limits[row], None, None, q.shape[2], k.shape[2],
-                                   device="cuda")
+        limits, tokens = _attention.limits(problem, inputs["Q"].device), problem.axes["Nq"]
+        blocks = create_block_mask(lambda b, h, row, key: key < limits[row], None, None, tokens, tokens, device="cuda")
     attend = compiled()
-    return lambda: {"O": attend(q, k, v, block_mask=blocks).transpose(1, 2)}
+    return lambda: {"O": attend(*operands(), block_mask=blocks).transpose(1, 2)}
 
 
 PEERS = [Peer("torch.flex", ("prefix_cached_block_causal",), prepare, device="cuda",

@@ -14,12 +14,12 @@ def make(name, kind):
     def prepare(problem, inputs, outputs):
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
-        q, k, v = _attention.operands(problem, inputs)
+        operands = _attention.operands(problem, inputs)
         mask, causal = _attention.mask(problem, inputs), _attention.visibility(problem) == "causal"
 
         def call():
             with sdpa_kernel(getattr(SDPBackend, kind)):
-                o = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+                o = scaled_dot_product_attention(*operands(), attn_mask=mask, is_causal=causal)
             return {"O": o.transpose(1, 2)}
         return call
 

@@ -6,9 +6,9 @@ from assay.peers import _attention
 
 def prepare(problem, inputs, outputs):
     from torch.nn.functional import scaled_dot_product_attention
-    q, k, v = _attention.operands(problem, inputs)
-    mask = _attention.block_causal_mask(problem, q.device)
-    return lambda: {"O": scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)}
+    operands = _attention.operands(problem, inputs)
+    mask = _attention.block_causal_mask(problem, inputs["Q"].device)
+    return lambda: {"O": scaled_dot_product_attention(*operands(), attn_mask=mask).transpose(1, 2)}
 
 
 PEERS = [Peer("torch.sdpa.masked", ("prefix_cached_block_causal_h32_d128_prefix0",), prepare, device="cuda",
