@@ -35,10 +35,8 @@ TEST(Evidence, RegeneratingChangesNothing) {
 }
 
 // Of a definition that several of them have, README.md shows the last.
-constexpr const char* kInTheReadme[] = {
-    "attention", "serving", "gdn_decode", "gdn_prefill_beside_fla", "prefix", "worldmodel", "gemm"};
-// What docs/results.md shows besides: other peers, or more workloads of our kernels alone.
-constexpr const char* kBesides[] = {"gdn_decode_beside_cpu", "gdn_prefill_pieces", "gdn_prefill"};
+constexpr const char* kInTheReadme[] = {"attention", "serving",    "gdn",
+                                        "prefix",    "worldmodel", "gemm"};
 
 // README.md and docs/results.md hold what the program prints, between sentences of their own.
 TEST(Evidence, TheReadmesTableIsThePrograms) {
@@ -57,7 +55,6 @@ TEST(Evidence, ThePageOfResultsIsThePrograms) {
   TemporaryFolder folder;
   std::vector<std::string> ledgers = {"cpu-epyc-2t/serving.jsonl"};
   for (const char* name : kInTheReadme) ledgers.push_back(std::string("h200/") + name + ".jsonl");
-  for (const char* name : kBesides) ledgers.push_back(std::string("h200/") + name + ".jsonl");
   for (const std::string& ledger : ledgers) {
     const CliResult report =
         RunCli({"report", "--ledger", results + ledger, "--markdown", "-"}, folder.path());
