@@ -1,5 +1,5 @@
-// What the two chain kernels share: their work, the ring of stages, the launch. A chain is one CTA
-// that walks the chunks of a (sequence, value head) in order for some rows of V.
+// What the chain kernels share: their work, the ring of stages, the launch. A chain walks the chunks
+// of a (sequence, value head) in order for some rows of V.
 #pragma once
 
 #include <cuda_runtime.h>
