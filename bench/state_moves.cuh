@@ -204,7 +204,7 @@ Form PlainForm(const std::string& name, Buffers b) {
 
 template <int kVectors, int kCtas, Keep kLoad = Keep::kNormal, Keep kStore = Keep::kNormal>
 Form LoopForm(const std::string& name, Buffers b) {
-  const unsigned blocks = kCtas * static_cast<unsigned>(ceilings::Multiprocessors());
+  const unsigned blocks = kCtas * static_cast<unsigned>(Multiprocessors());
   return {name, [=](cudaStream_t s) {
             Loop<kVectors, kCtas, kLoad, kStore>
                 <<<blocks, 128, 0, s>>>(b.from, b.to, b.bytes / (512 * kVectors));
@@ -219,7 +219,7 @@ inline Form BulkForm(Buffers b, int kilobytes, int stages, int ctas, bool blocke
             "cudaFuncSetAttribute");
   const auto tiles = static_cast<std::int64_t>(b.bytes) / options.tile;
   const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>(tiles, ctas * ceilings::Multiprocessors()));
+      static_cast<unsigned>(std::min<std::int64_t>(tiles, ctas * Multiprocessors()));
   const std::string name = "bulk " + std::to_string(kilobytes) + "K x" + std::to_string(stages) +
                            ", " + std::to_string(ctas) + " CTAs" + (blocked ? ", blocks" : "") +
                            (load_first ? ", ld first" : "") + (store_first ? ", st first" : "");
@@ -267,7 +267,7 @@ inline std::vector<Form> AllForms(Buffers b) {
          CheckCuda(cudaMemcpyAsync(b.to, b.from, b.bytes, cudaMemcpyDeviceToDevice, s), "copy");
        }}};
   const std::size_t ctas = b.bytes / (128 << 10);
-  if (ctas <= static_cast<std::size_t>(ceilings::Multiprocessors())) {
+  if (ctas <= static_cast<std::size_t>(Multiprocessors())) {
     forms.push_back({"copy, all reads first", [b, ctas](cudaStream_t s) {
                        TwoPhases<<<static_cast<unsigned>(ctas), 1024, 0, s>>>(b.from, b.to,
                                                                               b.arrived);

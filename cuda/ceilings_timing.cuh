@@ -92,14 +92,6 @@ inline Ceiling Median(std::string name, std::string unit, std::string how,
   return ceiling;
 }
 
-inline int Multiprocessors() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
-  return count;
-}
-
 // Throws kInternal when a kernel did not do its work.
 inline void RequireEqual(std::uint64_t got, std::uint64_t expected, const std::string& what) {
   if (got == expected) return;

@@ -16,6 +16,14 @@ void CheckCuda(cudaError_t error, const char* what, std::source_location where) 
                     ")");
 }
 
+int Multiprocessors() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute of multiprocessors");
+  return count;
+}
+
 std::string WhyNoSm90() {
   int count = 0, device = 0, major = 0, minor = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

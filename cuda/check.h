@@ -12,6 +12,9 @@ namespace assay {
 void CheckCuda(cudaError_t error, const char* what,
                std::source_location where = std::source_location::current());
 
+// Of the current device. Throws kDevice.
+int Multiprocessors();
+
 // Empty when the current device runs sm_90a code, else the reason.
 std::string WhyNoSm90();
 

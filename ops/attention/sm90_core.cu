@@ -7,14 +7,6 @@
 namespace assay::attention {
 namespace {
 
-int Multiprocessors() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute of multiprocessors");
-  return count;
-}
-
 using enum Visibility;
 
 template <class T>

@@ -151,14 +151,6 @@ __global__ void __launch_bounds__(32 * kWarps, S::kCtas == 0 ? 1 : S::kCtas)
   Finish(args, rows);
 }
 
-int Multiprocessors() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
-  return count;
-}
-
 template <class S>
 void Launch(const Args& args, bool overlap_launch, Stream stream) {
   std::int64_t blocks = args.batch * kValueHeads * S::kHeadWarps / kWarps;

@@ -33,14 +33,6 @@ std::shared_ptr<std::int32_t> Upload(const std::vector<std::int32_t>& values, co
   return memory;
 }
 
-int Multiprocessors() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute of multiprocessors");
-  return count;
-}
-
 std::vector<std::int32_t> LongestFirst(const std::int64_t* cu_seqlens, std::int64_t sequences) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(sequences));
   std::iota(order.begin(), order.end(), 0);

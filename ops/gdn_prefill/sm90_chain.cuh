@@ -1,13 +1,12 @@
-// What the chain kernels share: their work, the ring of stages, the launch. A chain walks the chunks
-// of a (sequence, value head) in order for some rows of V.
+// What the chain kernels share: their work, the ring of stages, the launch. A chain walks the
+// chunks of a (sequence, value head) in order for some rows of V.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include <type_traits>
-
 #include "cuda/check.h"
 #include "cuda/griddepcontrol.cuh"
+#include "cuda/launch.cuh"
 #include "cuda/pipeline.cuh"
 #include "cuda/tma.cuh"
 #include "ops/gdn_prefill/sm90_chunk.cuh"
@@ -97,21 +96,12 @@ inline void AllowChain(Kernel kernel, std::size_t shared_bytes) {
 }
 
 // As a programmatic dependent of the kernel before it on the stream.
-template <class... Parameters>
+template <class... Parameters, class... Arguments>
 inline void LaunchDependent(void (*kernel)(Parameters...), std::int64_t ctas, int threads,
                             std::size_t shared_bytes, Stream stream,
-                            const std::type_identity_t<Parameters>&... parameters) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(ctas));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, kernel, parameters...), "launch of a chain");
+                            const Arguments&... arguments) {
+  LaunchKernelWithShared(kernel, "launch of a chain", ctas, threads, shared_bytes, true, stream,
+                         arguments...);
 }
 
 }  // namespace assay::gdn_prefill
